@@ -1,0 +1,36 @@
+"""From files to batches: text, tokenizer, windows.
+
+Book: training
+"""
+
+from glassformer.data.batches import TokenBudgetBatches, pad_batch, shuffled_batches
+from glassformer.data.king_james import load_king_james
+from glassformer.data.text import (
+    Corpus,
+    data_root,
+    load_text,
+    load_tiny_shakespeare,
+    read_lines,
+    split_of,
+)
+from glassformer.data.tokenizer import Tokenizer, train_tokenizer
+from glassformer.data.windows import Window, Windows, count_windows, windows
+
+__all__ = [
+    "Corpus",
+    "TokenBudgetBatches",
+    "Tokenizer",
+    "Window",
+    "Windows",
+    "count_windows",
+    "data_root",
+    "load_king_james",
+    "load_text",
+    "load_tiny_shakespeare",
+    "pad_batch",
+    "read_lines",
+    "shuffled_batches",
+    "split_of",
+    "train_tokenizer",
+    "windows",
+]

@@ -1,0 +1,111 @@
+"""Group examples into batches: the same for the same seed and epoch, every example once.
+
+Book: training
+"""
+
+import random
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from glassformer.errors import DataError
+
+__all__ = ["TokenBudgetBatches", "pad_batch", "shuffled_batches"]
+
+
+def _generator(seed: int, epoch: int) -> random.Random:
+    return random.Random(f"seed {seed}, epoch {epoch}")
+
+
+def shuffled_batches(
+    n_items: int, batch_size: int, *, seed: int, epoch: int
+) -> list[list[int]]:
+    """Shuffle ``range(n_items)`` and cut it into batches; the last one may be smaller.
+
+    The order depends on seed and epoch alone. To resume after ``k`` batches, take ``[k:]``.
+
+    Raises:
+        DataError: ``n_items`` or ``batch_size`` below 1.
+
+    Book: training
+    """
+    if n_items < 1 or batch_size < 1:
+        raise DataError(f"n_items={n_items} and batch_size={batch_size} must both be at least 1")
+    order = list(range(n_items))
+    _generator(seed, epoch).shuffle(order)
+    return [order[first : first + batch_size] for first in range(0, n_items, batch_size)]
+
+
+class TokenBudgetBatches:
+    """Batches of examples of similar length whose padded size stays within ``max_tokens``.
+
+    A batch costs ``longest length x number of examples``, padding included. An example longer
+    than the whole budget becomes a batch of its own, in training and in evaluation alike, so
+    nothing is ever dropped; ``n_oversized`` counts them.
+
+    Raises:
+        DataError: no lengths, a length below 1, or ``max_tokens`` below 1.
+
+    Book: training
+    """
+
+    def __init__(self, lengths: Sequence[int], max_tokens: int, *, seed: int = 0) -> None:
+        if not lengths or max_tokens < 1:
+            raise DataError(
+                f"{len(lengths)} lengths and max_tokens={max_tokens}; both must be at least 1"
+            )
+        if min(lengths) < 1:
+            index = list(lengths).index(min(lengths))
+            raise DataError(f"length {lengths[index]} at index {index}; drop empty examples first")
+        self.lengths = list(lengths)
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.n_oversized = sum(length > max_tokens for length in lengths)
+
+    def epoch(self, epoch: int) -> list[list[int]]:
+        """The batches of one epoch, in order. To resume after ``k`` batches, take ``[k:]``."""
+        generator = _generator(self.seed, epoch)
+        order = list(range(len(self.lengths)))
+        generator.shuffle(order)
+        order.sort(key=self.lengths.__getitem__)  # stable: equal lengths stay shuffled
+        batches: list[list[int]] = [[]]
+        for index in order:  # each example is at least as long as all before it
+            batch = batches[-1]
+            if batch and self.lengths[index] * (len(batch) + 1) > self.max_tokens:
+                batch = []
+                batches.append(batch)
+            batch.append(index)
+        generator.shuffle(batches)
+        return batches
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch, the same for all epochs."""
+        return len(self.epoch(0))
+
+
+def pad_batch(
+    sequences: Sequence[Sequence[int]], pad_id: int, *, left: bool = False
+) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
+    """Pad lists of ids to the longest; the mask is True where a token is real.
+
+    The mask comes from the lengths, never from comparing ids with ``pad_id``, so a real token
+    that happens to have that id stays visible. Training pads on the right, generation on the
+    left (``left=True``), so that all rows end at the same column.
+
+    Raises:
+        DataError: no sequences, or an empty one.
+
+    Book: training
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    if not lengths or min(lengths) < 1:
+        raise DataError(f"sequences of lengths {lengths}; need at least one, and none empty")
+    tokens = torch.full((len(lengths), max(lengths)), pad_id, dtype=torch.int64)
+    token_mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    for row, (sequence, length) in enumerate(zip(sequences, lengths, strict=True)):
+        place = slice(-length, None) if left else slice(length)
+        tokens[row, place] = torch.tensor(sequence, dtype=torch.int64)
+        token_mask[row, place] = True
+    return tokens, token_mask

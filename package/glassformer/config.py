@@ -1,0 +1,308 @@
+"""Model configurations: frozen, checked when made, and plain data.
+
+A config names sizes and choices; it builds nothing and imports nothing but the standard library.
+:func:`glassformer.build_model` turns one into a model. Variants are made with
+:func:`dataclasses.replace`, which checks again.
+"""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from glassformer.errors import ConfigError
+
+__all__ = [
+    "Activation",
+    "DecoderConfig",
+    "EncoderConfig",
+    "EncoderDecoderConfig",
+    "NormKind",
+    "NormPosition",
+    "PositionKind",
+    "TransformerConfig",
+    "config_from_dict",
+    "gpt2_small",
+    "llama_7b",
+    "transformer_base",
+]
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
+NormKind = Literal["layer", "rms"]
+NormPosition = Literal["pre", "post"]
+PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "activation": get_args(Activation),
+    "norm": get_args(NormKind),
+    "norm_position": get_args(NormPosition),
+    "positions": get_args(PositionKind),
+}
+_SIZES = (
+    "vocab_size",
+    "max_len",
+    "d_model",
+    "n_heads",
+    "n_layers",
+    "n_kv_heads",
+    "d_ff",
+    "source_vocab_size",
+    "n_encoder_layers",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes and choices that all three models share.
+
+    Args:
+        vocab_size: number of token ids, V.
+        max_len: longest sequence the model accepts, in tokens.
+        d_model: width of the residual stream, D.
+        n_heads: number of query heads, H; divides ``d_model``.
+        n_layers: number of blocks, L.
+        n_kv_heads: number of key/value heads; divides ``n_heads``. ``None`` means ``n_heads``
+            (multi-head attention); fewer is grouped-query attention (Ainslie et al. 2023), one is
+            multi-query attention (Shazeer 2019).
+        d_ff: width of the feed-forward layer. ``None`` means ``4 * d_model``.
+        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` (GPT-2's) or ``swiglu`` (gated).
+        norm: ``layer`` (Ba et al. 2016) or ``rms`` (Zhang & Sennrich 2019).
+        norm_position: ``pre`` (Xiong et al. 2020) or ``post`` (Vaswani et al. 2017).
+        norm_eps: added to the variance inside the root.
+        positions: ``sinusoidal``, ``learned``, ``rotary`` (Su et al. 2021) or ``none``. With
+            sinusoids the token vectors are multiplied by sqrt(d_model), as in Vaswani et al. 2017
+            section 3.4, so that both terms of the sum have about the same size.
+        rope_base: base of the rotary frequencies.
+        bias: whether linear layers have a bias.
+        dropout: share of values dropped in training: embeddings, attention weights, the hidden
+            layer of the feed-forward network and the output of every sublayer.
+        pad_id: the id of padding, whose embedding row stays zero; ``None`` for no such id.
+        tie_embeddings: whether the output head uses the embedding matrix (Press & Wolf 2017).
+
+    Raises:
+        ConfigError: a size, choice or combination that cannot work.
+    """
+
+    kind: ClassVar[str] = ""
+
+    vocab_size: int
+    max_len: int
+    d_model: int
+    n_heads: int
+    n_layers: int
+    n_kv_heads: int | None = None
+    d_ff: int | None = None
+    activation: Activation = "gelu"
+    norm: NormKind = "layer"
+    norm_position: NormPosition = "pre"
+    norm_eps: float = 1e-5
+    positions: PositionKind = "rotary"
+    rope_base: float = 10_000.0
+    bias: bool = True
+    dropout: float = 0.0
+    pad_id: int | None = None
+    tie_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            _check_size(name, getattr(self, name, None), optional=_is_optional(self, name))
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
+        _check_heads(self.d_model, self.n_heads, self.kv_heads)
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout={self.dropout} is a share of values; give 0 <= dropout < 1")
+        if not self.norm_eps > 0.0:
+            raise ConfigError(f"norm_eps={self.norm_eps} must be positive, such as 1e-5")
+        if not self.rope_base > 0.0:
+            raise ConfigError(f"rope_base={self.rope_base} must be positive, such as 10000")
+        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
+            raise ConfigError(
+                f"pad_id={self.pad_id} is no id of a vocabulary of {self.vocab_size}; give an id "
+                f"from 0 to {self.vocab_size - 1}, or None for no padding id"
+            )
+        if self.positions == "rotary" and self.d_head % 2:
+            raise ConfigError(
+                f"positions='rotary' turns pairs of numbers, so d_head must be even, but "
+                f"d_model={self.d_model} with n_heads={self.n_heads} gives d_head={self.d_head}"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ConfigError(
+                f"positions='sinusoidal' fills pairs of numbers, so d_model={self.d_model} "
+                "must be even"
+            )
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head: ``d_model // n_heads``."""
+        return self.d_model // self.n_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads once ``n_kv_heads=None`` is resolved."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def ff_size(self) -> int:
+        """Width of the feed-forward layer once ``d_ff=None`` is resolved."""
+        return 4 * self.d_model if self.d_ff is None else self.d_ff
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON-ready data, with ``kind`` naming its class."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The config that :meth:`to_dict` wrote. Unknown or missing keys raise ConfigError."""
+        given = dict(data)
+        kind = given.pop("kind", cls.kind)
+        if kind != cls.kind:
+            raise ConfigError(f"this is a config of kind {kind!r}, not {cls.kind!r}")
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for key in given:
+            if key not in fields:
+                raise ConfigError(f"unknown config key {key!r}; {_suggest(key, list(fields))}")
+        missing = [
+            name
+            for name, field in fields.items()
+            if field.default is dataclasses.MISSING and name not in given
+        ]
+        if missing:
+            raise ConfigError(f"a {cls.kind} config lacks {', '.join(missing)}")
+        return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """A bidirectional stack such as BERT's.
+
+    Args:
+        n_segments: number of segment ids (BERT has 2); 0 for none.
+        embedding_norm: whether a norm follows the sum of the embeddings, as in BERT.
+    """
+
+    kind: ClassVar[str] = "encoder"
+
+    n_segments: int = 0
+    embedding_norm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(TransformerConfig):
+    """A causal language model such as GPT-2 or LLaMA."""
+
+    kind: ClassVar[str] = "decoder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(TransformerConfig):
+    """A translator such as the Transformer of Vaswani et al. 2017.
+
+    Args:
+        n_encoder_layers: blocks of the encoder; ``None`` means ``n_layers``.
+        source_vocab_size: ids of the source language; ``None`` means that source and target share
+            one vocabulary and one embedding matrix.
+    """
+
+    kind: ClassVar[str] = "encoder_decoder"
+
+    n_encoder_layers: int | None = None
+    source_vocab_size: int | None = None
+
+    @property
+    def encoder_layers(self) -> int:
+        """Blocks of the encoder once ``n_encoder_layers=None`` is resolved."""
+        return self.n_layers if self.n_encoder_layers is None else self.n_encoder_layers
+
+
+def config_from_dict(data: dict[str, Any]) -> TransformerConfig:
+    """The config of any kind that ``to_dict`` wrote; ``data["kind"]`` names the class."""
+    classes = {c.kind: c for c in (EncoderConfig, DecoderConfig, EncoderDecoderConfig)}
+    kind = data.get("kind")
+    if kind not in classes:
+        raise ConfigError(f"config kind {kind!r} is not one of {', '.join(sorted(classes))}")
+    return classes[kind].from_dict(data)
+
+
+def transformer_base(vocab_size: int = 37_000) -> EncoderDecoderConfig:
+    """The base model of Vaswani et al. 2017, table 3."""
+    return EncoderDecoderConfig(
+        vocab_size=vocab_size,
+        max_len=1024,
+        d_model=512,
+        n_heads=8,
+        n_layers=6,
+        activation="relu",
+        norm_position="post",
+        positions="sinusoidal",
+        dropout=0.1,
+    )
+
+
+def gpt2_small() -> DecoderConfig:
+    """GPT-2 small (Radford et al. 2019): 124,439,808 parameters."""
+    return DecoderConfig(
+        vocab_size=50_257,
+        max_len=1024,
+        d_model=768,
+        n_heads=12,
+        n_layers=12,
+        activation="gelu_tanh",
+        positions="learned",
+        dropout=0.1,
+    )
+
+
+def llama_7b() -> DecoderConfig:
+    """LLaMA 7B (Touvron et al. 2023): 6,738,415,616 parameters."""
+    return DecoderConfig(
+        vocab_size=32_000,
+        max_len=2048,
+        d_model=4096,
+        n_heads=32,
+        n_layers=32,
+        d_ff=11_008,
+        activation="swiglu",
+        norm="rms",
+        norm_eps=1e-6,
+        bias=False,
+        tie_embeddings=False,
+    )
+
+
+def _is_optional(config: TransformerConfig, name: str) -> bool:
+    field = {f.name: f for f in dataclasses.fields(config)}.get(name)
+    return field is None or field.default is None
+
+
+def _check_size(name: str, value: Any, *, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is unknown; {_suggest(str(value), list(choices))}")
+
+
+def _check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
+    if d_model % n_heads:
+        near = sorted(
+            (n for n in range(1, d_model + 1) if d_model % n == 0),
+            key=lambda n: (abs(n - n_heads), n),
+        )[:2]
+        remedy = " or ".join(str(n) for n in sorted(near))
+        raise ConfigError(f"n_heads={n_heads} must divide d_model={d_model}; try n_heads={remedy}")
+    if n_heads % n_kv_heads:
+        fits = ", ".join(str(n) for n in range(1, n_heads + 1) if n_heads % n == 0)
+        raise ConfigError(
+            f"n_kv_heads={n_kv_heads} must divide n_heads={n_heads}; it may be {fits}"
+        )
+
+
+def _suggest(given: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(given, known, n=2)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"it may be {', '.join(known)}"

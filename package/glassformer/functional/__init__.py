@@ -1,0 +1,33 @@
+"""Pure functions on tensors: attention, masks, positions."""
+
+from glassformer.functional.attention import attend, attention_weights, weighted_values
+from glassformer.functional.masking import (
+    causal_mask,
+    combine_masks,
+    padding_mask,
+    sliding_window_mask,
+    token_mask_from_lengths,
+)
+from glassformer.functional.positions import (
+    alibi_bias,
+    alibi_slopes,
+    apply_rotary,
+    rotary_angles,
+    sinusoidal_positions,
+)
+
+__all__ = [
+    "alibi_bias",
+    "alibi_slopes",
+    "apply_rotary",
+    "attend",
+    "attention_weights",
+    "causal_mask",
+    "combine_masks",
+    "padding_mask",
+    "rotary_angles",
+    "sinusoidal_positions",
+    "sliding_window_mask",
+    "token_mask_from_lengths",
+    "weighted_values",
+]

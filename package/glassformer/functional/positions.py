@@ -1,0 +1,113 @@
+"""Positions as numbers: sinusoids, rotary angles, ALiBi.
+
+All tables are computed in float32 from the positions at hand and cast last, so a model in half
+precision keeps exact phases and no table is stored in a checkpoint.
+
+Book: embeddings
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from glassformer.errors import ShapeError
+
+__all__ = [
+    "alibi_bias",
+    "alibi_slopes",
+    "apply_rotary",
+    "rotary_angles",
+    "sinusoidal_positions",
+]
+
+
+def sinusoidal_positions(
+    positions: Int[Tensor, "*lead"], d_model: int
+) -> Float[Tensor, "*lead {d_model}"]:
+    """Clock hands of ``d_model / 2`` speeds: sin on even dimensions, cos on odd ones.
+
+    Dimension ``2i`` holds ``sin(p / 10000^(2i/d_model))`` and ``2i + 1`` the cosine of the same
+    angle. Float32.
+
+    Raises:
+        ShapeError: ``d_model`` is odd.
+
+    Source: Vaswani et al. 2017, section 3.5. Book: embeddings
+    """
+    angles = _angles(positions, d_model, 10_000.0)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+def rotary_angles(
+    positions: Int[Tensor, "*lead"], d_head: int, base: float = 10_000.0
+) -> tuple[Float[Tensor, "*lead half"], Float[Tensor, "*lead half"]]:
+    """Cosines and sines of the angle of each of the ``d_head / 2`` pairs. Float32.
+
+    Raises:
+        ShapeError: ``d_head`` is odd.
+
+    Source: Su et al. 2021, equation 15. Book: embeddings
+    """
+    angles = _angles(positions, d_head, base)
+    return angles.cos(), angles.sin()
+
+
+def apply_rotary(
+    x: Float[Tensor, "batch n_heads time d_head"],
+    cos: Float[Tensor, "*lead time half"],
+    sin: Float[Tensor, "*lead time half"],
+) -> Float[Tensor, "batch n_heads time d_head"]:
+    """Turn each pair ``(x[i], x[i + d_head/2])`` by its angle.
+
+    The two halves of a head form the pairs, as in LLaMA's public weights; layouts with neighbouring
+    pairs need their query and key weights permuted first.
+
+    Args:
+        x: queries or keys.
+        cos, sin: of shape (T, E/2), or (B, T, E/2) when rows have positions of their own.
+
+    Source: Su et al. 2021, equation 34. Book: embeddings
+    """
+    if cos.ndim == 3:
+        cos, sin = cos[:, None], sin[:, None]
+    first, second = x.float().chunk(2, dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.to(x.dtype)
+
+
+def alibi_slopes(n_heads: int) -> Float[Tensor, " {n_heads}"]:
+    """One slope per head: a geometric sequence that starts at ``2^(-8/n_heads)``.
+
+    For a number of heads that is no power of two, the sequence of the next lower power is filled up
+    with every other slope of the next higher one.
+
+    Source: Press et al. 2022, section 3. Book: embeddings
+    """
+    power = 1 << (n_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    extra = [2.0 ** (-8.0 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]
+    return torch.tensor(slopes + extra[: n_heads - power])
+
+
+def alibi_bias(
+    n_heads: int, q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None
+) -> Float[Tensor, "1 {n_heads} {q_len} k_len"]:
+    """The further back a key lies, the more is taken off its score, with a slope per head.
+
+    The last query stands on the last key.
+
+    Source: Press et al. 2022, section 3. Book: embeddings
+    """
+    k_len = q_len if k_len is None else k_len
+    query = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    distance = (query - torch.arange(k_len, device=device)[None, :]).abs()
+    return -alibi_slopes(n_heads).to(device)[None, :, None, None] * distance
+
+
+def _angles(positions: Tensor, width: int, base: float) -> Tensor:
+    """(..., width / 2) angles in radians: position times the frequency of each pair."""
+    if width % 2:
+        raise ShapeError(f"a width of {width} cannot be split into pairs; give an even one")
+    pairs = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
+    frequencies = base ** (-pairs / width)
+    return positions[..., None].float() * frequencies

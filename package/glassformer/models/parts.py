@@ -1,0 +1,197 @@
+"""What the three models share: parts built from a config, positions and masks of a forward pass.
+
+Book: assembling
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from glassformer.config import TransformerConfig
+from glassformer.errors import ShapeError
+from glassformer.functional.masking import causal_mask, combine_masks, padding_mask
+from glassformer.kv_cache import GrowingCache, KVCache, StaticCache
+from glassformer.nn import (
+    Block,
+    FeedForward,
+    InputEmbedding,
+    LayerNorm,
+    MultiHeadAttention,
+    RMSNorm,
+    Rotary,
+    Stack,
+    TokenEmbedding,
+)
+
+
+def make_norm(config: TransformerConfig) -> nn.Module:
+    """One norm of the config's kind and width. Book: layer_norm"""
+    if config.norm == "rms":
+        return RMSNorm(config.d_model, eps=config.norm_eps)
+    return LayerNorm(config.d_model, eps=config.norm_eps)
+
+
+def make_embedding(
+    config: TransformerConfig,
+    vocab_size: int,
+    *,
+    n_segments: int = 0,
+    norm: nn.Module | None = None,
+) -> InputEmbedding:
+    """Token and position vectors of the config's kind. Book: embeddings"""
+    return InputEmbedding(
+        TokenEmbedding(vocab_size, config.d_model, pad_id=config.pad_id),
+        max_len=config.max_len,
+        positions=config.positions,
+        n_segments=n_segments,
+        norm=norm,
+        dropout=config.dropout,
+    )
+
+
+def make_stack(config: TransformerConfig, n_layers: int, *, cross: bool = False) -> Stack:
+    """``n_layers`` blocks and the closing norm that pre-norm needs. Book: assembling"""
+    attention = partial(
+        MultiHeadAttention,
+        config.d_model,
+        config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        bias=config.bias,
+        dropout=config.dropout,
+    )
+    blocks = [
+        Block(
+            attention(),
+            FeedForward(
+                config.d_model,
+                config.ff_size,
+                activation=config.activation,
+                bias=config.bias,
+                dropout=config.dropout,
+            ),
+            make_norm=partial(make_norm, config),
+            cross_attn=attention() if cross else None,
+            norm_position=config.norm_position,
+            dropout=config.dropout,
+        )
+        for _ in range(n_layers)
+    ]
+    return Stack(blocks, make_norm(config) if config.norm_position == "pre" else None)
+
+
+def make_rotary(config: TransformerConfig) -> Rotary | None:
+    """The rotary module if the config asks for one. Book: embeddings"""
+    if config.positions != "rotary":
+        return None
+    return Rotary(config.d_head, base=config.rope_base)
+
+
+def make_cache(
+    config: TransformerConfig,
+    weight: Tensor,
+    *,
+    static: bool,
+    batch_size: int | None,
+    max_len: int | None,
+) -> KVCache:
+    """An empty cache for a decoder whose parameters look like ``weight``. Book: kv_cache"""
+    if not static:
+        return GrowingCache(config.n_layers)
+    if batch_size is None:
+        raise ShapeError("a static cache reserves its rows at once: give batch_size")
+    return StaticCache(
+        config.n_layers,
+        batch_size,
+        config.kv_heads,
+        config.max_len if max_len is None else max_len,
+        config.d_head,
+        device=weight.device,
+        dtype=weight.dtype,
+    )
+
+
+def check_tokens(
+    tokens: Tensor, config: TransformerConfig, *, cached: int = 0, name: str = "tokens"
+) -> None:
+    """Refuse what is no (batch, time) tensor of ids or is longer than ``max_len``."""
+    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise ShapeError(
+            f"{name} must hold ids of shape (batch, time), but got shape {tuple(tokens.shape)} and "
+            f"dtype {tokens.dtype}; for one sequence add a batch axis with {name}[None]"
+        )
+    length = cached + tokens.shape[1]
+    if length > config.max_len:
+        behind = f" behind {cached} cached" if cached else ""
+        raise ShapeError(
+            f"{tokens.shape[1]} tokens{behind} exceed max_len={config.max_len}; shorten the "
+            "sequence, or build the model with a larger max_len"
+        )
+
+
+def cache_length(cache: KVCache | None) -> int:
+    """Tokens in the cache; 0 without one, and 0 in compilation, which cannot wait for a device."""
+    return 0 if cache is None or torch.compiler.is_compiling() else cache.length
+
+
+class Pass(NamedTuple):
+    """Positions and permissions of one forward pass."""
+
+    positions: Tensor
+    mask: Tensor | None
+    is_causal: bool
+
+
+def bidirectional_pass(tokens: Tensor, token_mask: Bool[Tensor, "batch time"] | None) -> Pass:
+    """Every token sees every real token."""
+    if token_mask is None:
+        return Pass(torch.arange(tokens.shape[1], device=tokens.device), None, False)
+    check_token_mask(token_mask, tokens.shape[0], tokens.shape[1])
+    return Pass(real_positions(token_mask), padding_mask(token_mask), False)
+
+
+def causal_pass(
+    tokens: Tensor, token_mask: Bool[Tensor, "batch k_len"] | None, cache: KVCache | None
+) -> Pass:
+    """Every token sees itself and the real tokens before it, cached ones included.
+
+    The mask is built once here and serves all layers. Where plain causality says it all, there is
+    no mask but the flag, so that the fused kernel can skip the hidden half.
+    """
+    batch, q_len = tokens.shape
+    start = 0 if cache is None else cache.position
+    columns = torch.arange(q_len, device=tokens.device) + start
+    k_len = q_len if cache is None else cache.k_len(q_len)
+    if token_mask is None:
+        if isinstance(start, int) and (start == 0 or q_len == 1):
+            return Pass(columns, None, start == 0)
+        return Pass(columns, causal_mask(q_len, k_len, offset=start, device=tokens.device), False)
+    check_token_mask(token_mask, batch, start + q_len if isinstance(start, int) else None)
+    keys = F.pad(token_mask, (0, k_len - token_mask.shape[1]))
+    causal = causal_mask(q_len, k_len, offset=start, device=tokens.device)
+    positions = real_positions(token_mask).index_select(1, columns)
+    return Pass(positions, combine_masks(padding_mask(keys), causal), False)
+
+
+def real_positions(token_mask: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
+    """0, 1, 2, … over the real tokens of each row, wherever its padding stands."""
+    return (token_mask.cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def check_token_mask(token_mask: Tensor, batch: int, length: int | None) -> None:
+    """Refuse what is not boolean or does not cover all tokens, cached ones included."""
+    if token_mask.dtype != torch.bool:
+        raise ShapeError(
+            f"token_mask must be boolean with True = real token, but its dtype is "
+            f"{token_mask.dtype}; use token_mask.bool()"
+        )
+    fits = token_mask.ndim == 2 and token_mask.shape[0] == batch
+    if not fits or (length is not None and token_mask.shape[1] != length):
+        wanted = f"({batch}, {length if length is not None else 'cached + new tokens'})"
+        raise ShapeError(
+            f"token_mask has shape {tuple(token_mask.shape)} but must be {wanted}: one entry for "
+            "every token, cached ones included"
+        )

@@ -1,0 +1,158 @@
+"""Blocks: attention and feed-forward around a residual stream, and stacks of them.
+
+Book: feed_forward
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from glassformer.config import NormPosition
+from glassformer.errors import CacheError
+from glassformer.kv_cache import CrossCache, CrossLayerCache, KVCache, LayerCache
+from glassformer.nn.feed_forward import FeedForward
+from glassformer.nn.multi_head import MultiHeadAttention
+
+__all__ = ["Block", "Stack"]
+
+
+class Block(nn.Module):
+    """One layer: self-attention, perhaps cross-attention, feed-forward, each with a residual.
+
+    Pre-norm computes ``x + f(norm(x))``, post-norm ``norm(x + f(x))``; the output of every
+    sublayer is dropped out before it is added.
+
+    Args:
+        self_attn: attention of the block to its own input.
+        feed_forward: the position-wise network.
+        make_norm: makes one norm of the model's width.
+        cross_attn: attention to an encoder's output; ``None`` for none.
+        norm_position: ``pre`` or ``post``.
+        dropout: share of every sublayer's output dropped in training.
+
+    Source: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for pre-norm. Book: feed_forward
+    """
+
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        *,
+        make_norm: Callable[[], nn.Module],
+        cross_attn: MultiHeadAttention | None = None,
+        norm_position: NormPosition = "pre",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.self_attn_norm = make_norm()
+        self.cross_attn = cross_attn
+        self.cross_attn_norm = make_norm() if cross_attn is not None else None
+        self.feed_forward = feed_forward
+        self.feed_forward_norm = make_norm()
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = norm_position == "pre"
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: LayerCache | None = None,
+        memory: Float[Tensor, "batch source d_model"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        cross_cache: CrossLayerCache | None = None,
+    ) -> Float[Tensor, "batch time d_model"]:
+        """The stream after this layer. Arguments are those of :class:`Stack`, for one layer."""
+
+        listen_to_self = partial(
+            self.self_attn, mask=mask, is_causal=is_causal, rotary=rotary, cache=cache
+        )
+        x = self._residual(x, listen_to_self, self.self_attn_norm)
+        if self.cross_attn is not None and self.cross_attn_norm is not None:
+            listen_to_memory = partial(
+                self.cross_attn, mask=memory_mask, memory=memory, cross_cache=cross_cache
+            )
+            x = self._residual(x, listen_to_memory, self.cross_attn_norm)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm)
+
+    def _residual(self, x: Tensor, f: Callable[[Tensor], Tensor], norm: nn.Module) -> Tensor:
+        if self.pre_norm:
+            return x + self.dropout(f(norm(x)))
+        return norm(x + self.dropout(f(x)))
+
+
+class Stack(nn.Module):
+    """Blocks one after the other, and the closing norm that a pre-norm stack needs.
+
+    Args:
+        blocks: the layers.
+        norm: the closing norm; ``None`` after post-norm blocks, which end in one.
+
+    ``checkpoint_blocks`` is a switch for training: blocks then forget their activations and
+    compute them again in the backward pass (Chen et al. 2016).
+
+    Book: feed_forward
+    """
+
+    def __init__(self, blocks: Sequence[Block], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+        self.checkpoint_blocks = False
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: KVCache | None = None,
+        memory: Float[Tensor, "batch source d_model"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        cross_cache: CrossCache | None = None,
+    ) -> Float[Tensor, "batch time d_model"]:
+        """The stream after all layers.
+
+        Args:
+            x: input vectors.
+            mask, is_causal, rotary: as in :class:`MultiHeadAttention`, the same for all layers.
+            cache: one layer cache per block; counted up once, at the end.
+            memory: encoder output for cross-attention.
+            memory_mask: True where ``memory`` may be listened to.
+            cross_cache: keeps the projected ``memory``; once filled, ``memory`` is not read.
+
+        Raises:
+            CacheError: a cache together with ``checkpoint_blocks`` in training.
+        """
+        checkpointing = self.checkpoint_blocks and self.training and torch.is_grad_enabled()
+        if checkpointing and (cache is not None or cross_cache is not None):
+            raise CacheError(
+                "a checkpointed block runs twice and would fill the cache twice; train without a "
+                "cache, or set checkpoint_blocks = False"
+            )
+        for i, block in enumerate(self.blocks):
+            keywords: dict[str, Any] = {
+                "mask": mask,
+                "is_causal": is_causal,
+                "rotary": rotary,
+                "cache": None if cache is None else cache.layers[i],
+                "memory": memory,
+                "memory_mask": memory_mask,
+                "cross_cache": None if cross_cache is None else cross_cache.layers[i],
+            }
+            if checkpointing:
+                x = checkpoint(block, x, use_reentrant=False, **keywords)
+            else:
+                x = block(x, **keywords)
+        if cache is not None:
+            cache.advance(x.shape[1])
+        return x if self.norm is None else self.norm(x)

@@ -1,0 +1,49 @@
+"""How weights start.
+
+Book: assembling
+"""
+
+from torch import nn
+
+from glassformer.nn.blocks import Block, Stack
+from glassformer.nn.embeddings import InputEmbedding, TokenEmbedding
+
+__all__ = ["init_weights"]
+
+
+def init_weights(model: nn.Module) -> None:
+    """Initialise ``model`` in place, from the global random state.
+
+    Linear layers get Glorot-uniform weights (Glorot & Bengio 2010, equation 16) and zero biases.
+    In a pre-norm stack of L blocks, the layers that write to the residual stream are divided by
+    sqrt(2 L), so that the stream keeps its size with depth (Radford et al. 2019, section 2.3).
+    Token vectors are normal with standard deviation 0.02, or d_model^-0.5 where they are multiplied
+    by sqrt(d_model); an untrained model with tied or untied head then starts near a loss of
+    ln(vocab_size). The padding row stays zero.
+
+    Book: assembling
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, TokenEmbedding):
+            nn.init.normal_(module.weight, std=0.02)
+            module.reset_pad()
+    for module in model.modules():
+        if isinstance(module, InputEmbedding) and module.sinusoidal:
+            nn.init.normal_(module.tokens.weight, std=module.tokens.weight.shape[1] ** -0.5)
+            module.tokens.reset_pad()
+        elif isinstance(module, Stack):
+            _shrink_residual_writers(module)
+
+
+def _shrink_residual_writers(stack: Stack) -> None:
+    for block in stack.blocks:
+        if isinstance(block, Block) and block.pre_norm:
+            writers = [block.self_attn.o_proj, block.feed_forward.down_proj]
+            if block.cross_attn is not None:
+                writers.append(block.cross_attn.o_proj)
+            for writer in writers:
+                writer.weight.data.div_((2 * len(stack.blocks)) ** 0.5)

@@ -1,0 +1,128 @@
+"""Multi-head attention: several small attentions side by side.
+
+Book: multi_head
+"""
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from glassformer.errors import ConfigError
+from glassformer.functional.attention import attend, attention_weights, weighted_values
+from glassformer.functional.positions import apply_rotary
+from glassformer.kv_cache import CrossLayerCache, LayerCache
+
+__all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
+
+
+def split_heads(
+    x: Float[Tensor, "batch time width"], n_heads: int
+) -> Float[Tensor, "batch {n_heads} time d_head"]:
+    """Cut the last axis into heads and move the heads in front of time. Book: multi_head"""
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(
+    x: Float[Tensor, "batch n_heads time d_head"],
+) -> Float[Tensor, "batch time width"]:
+    """The inverse of :func:`split_heads`. Book: multi_head"""
+    return x.transpose(1, 2).flatten(2)
+
+
+class MultiHeadAttention(nn.Module):
+    """Project, split into heads, attend, merge, project.
+
+    Args:
+        d_model: width of input and output.
+        n_heads: number of query heads; divides ``d_model``.
+        n_kv_heads: number of key/value heads; divides ``n_heads``. ``None`` means ``n_heads``.
+        bias: whether the four projections have a bias.
+        dropout: share of the attention weights dropped in training.
+
+    ``eager`` chooses between the fused kernel and explicit weights, which then pass through
+    ``weights_tap`` where :func:`glassformer.introspect.capture_attention` looks at them.
+
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023 for groups. Book: multi_head
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if d_model % n_heads:
+            raise ConfigError(f"n_heads={n_heads} must divide d_model={d_model}")
+        if n_heads % self.n_kv_heads:
+            raise ConfigError(f"n_kv_heads={self.n_kv_heads} must divide n_heads={n_heads}")
+        kv_width = self.n_kv_heads * (d_model // n_heads)
+        self.q_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.k_proj = nn.Linear(d_model, kv_width, bias=bias)
+        self.v_proj = nn.Linear(d_model, kv_width, bias=bias)
+        self.o_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.dropout = dropout
+        self.eager = False
+        self.weights_tap = nn.Identity()
+
+    def project_kv(
+        self, memory: Float[Tensor, "batch k_len d_model"]
+    ) -> tuple[Float[Tensor, "batch n_kv k_len d_head"], Float[Tensor, "batch n_kv k_len d_head"]]:
+        """Keys and values of ``memory``, split into heads."""
+        k = split_heads(self.k_proj(memory), self.n_kv_heads)
+        v = split_heads(self.v_proj(memory), self.n_kv_heads)
+        return k, v
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch q_len d_model"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: LayerCache | None = None,
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        cross_cache: CrossLayerCache | None = None,
+    ) -> Float[Tensor, "batch q_len d_model"]:
+        """Every position of ``x`` listens to ``x`` itself, or to a memory.
+
+        Args:
+            x: the positions that ask.
+            mask: True = may attend; (T, S) or broadcastable to (B, H, T, S).
+            is_causal: also hide later positions; the last query stands on the last key.
+            rotary: ``(cos, sin)`` of the positions of ``x``; not applied to a memory.
+            cache: keeps the keys and values of ``x`` and gives back those of earlier tokens too.
+            memory: listen to these vectors (an encoder's output) instead of ``x``.
+            cross_cache: keeps the projected memory; once filled, ``memory`` is not read.
+        """
+        q = split_heads(self.q_proj(x), self.n_heads)
+        if cross_cache is not None:
+            k, v = cross_cache.fetch(self.project_kv, memory)
+        elif memory is not None:
+            k, v = self.project_kv(memory)
+        else:
+            k, v = self.project_kv(x)
+            if rotary is not None:
+                q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
+            if cache is not None:
+                k, v = cache.update(k, v)
+        context = self._attend(q, k, v, mask, is_causal)
+        return self.o_proj(merge_heads(context))
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if not self.eager:
+            return attend(q, k, v, mask=mask, is_causal=is_causal, dropout=dropout)
+        weights = self.weights_tap(attention_weights(q, k, mask=mask, is_causal=is_causal))
+        return weighted_values(F.dropout(weights, dropout), v)
+
+    def extra_repr(self) -> str:
+        """What ``print(module)`` shows."""
+        return f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, dropout={self.dropout}"

@@ -37,7 +37,7 @@ def capture_attention(
 
     Book: visualization
     """
-    if isinstance(model, torch._dynamo.OptimizedModule):
+    if hasattr(model, "_orig_mod"):  # the wrapper that torch.compile puts around a model
         raise GlassformerError(
             "a compiled model does not run the hooks that record its weights; pass the model that "
             "was given to torch.compile"

@@ -19,9 +19,7 @@ def _generator(seed: int, epoch: int) -> random.Random:
     return random.Random(f"seed {seed}, epoch {epoch}")
 
 
-def shuffled_batches(
-    n_items: int, batch_size: int, *, seed: int, epoch: int
-) -> list[list[int]]:
+def shuffled_batches(n_items: int, batch_size: int, *, seed: int, epoch: int) -> list[list[int]]:
     """Shuffle ``range(n_items)`` and cut it into batches; the last one may be smaller.
 
     The order depends on seed and epoch alone. To resume after ``k`` batches, take ``[k:]``.

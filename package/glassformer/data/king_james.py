@@ -70,7 +70,9 @@ def _parse(path: Path) -> list[str]:
     source = path.read_bytes().decode("utf-8", errors="replace")
     layout = LAYOUT.search(source)
     if layout is None:
-        raise DataError(f"{path}: holds no verses; the file is damaged, repair it with: {REINSTALL}")
+        raise DataError(
+            f"{path}: holds no verses; the file is damaged, repair it with: {REINSTALL}"
+        )
     text = layout["text"]
     starts, ends = (TABLE_ROW.findall(layout[table]) for table in ("starts", "ends"))
     return [

@@ -38,6 +38,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm_position": get_args(NormPosition),
     "positions": get_args(PositionKind),
 }
+_SWITCHES = ("bias", "tie_embeddings", "embedding_norm")
 _SIZES = (
     "vocab_size",
     "max_len",
@@ -115,11 +116,10 @@ class TransformerConfig:
             raise ConfigError(f"norm_eps={self.norm_eps} must be positive, such as 1e-5")
         if not self.rope_base > 0.0:
             raise ConfigError(f"rope_base={self.rope_base} must be positive, such as 10000")
-        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
-            raise ConfigError(
-                f"pad_id={self.pad_id} is no id of a vocabulary of {self.vocab_size}; give an id "
-                f"from 0 to {self.vocab_size - 1}, or None for no padding id"
-            )
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name, True), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
+        _check_pad(self.pad_id, self.vocab_size)
         if self.positions == "rotary" and self.d_head % 2:
             raise ConfigError(
                 f"positions='rotary' turns pairs of numbers, so d_head must be even, but "
@@ -185,6 +185,11 @@ class EncoderConfig(TransformerConfig):
     n_segments: int = 0
     embedding_norm: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_segments != 0:
+            _check_size("n_segments", self.n_segments, optional=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(TransformerConfig):
@@ -207,6 +212,11 @@ class EncoderDecoderConfig(TransformerConfig):
 
     n_encoder_layers: int | None = None
     source_vocab_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source_vocab_size is not None:
+            _check_pad(self.pad_id, self.source_vocab_size)
 
     @property
     def encoder_layers(self) -> int:
@@ -279,6 +289,16 @@ def _check_size(name: str, value: Any, *, optional: bool) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+
+
+def _check_pad(pad_id: Any, vocab_size: int) -> None:
+    if pad_id is None:
+        return
+    if isinstance(pad_id, bool) or not isinstance(pad_id, int) or not 0 <= pad_id < vocab_size:
+        raise ConfigError(
+            f"pad_id={pad_id!r} is no id of a vocabulary of {vocab_size}; give an id from 0 to "
+            f"{vocab_size - 1}, or None for no padding id"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -101,7 +101,7 @@ class _GrowingLayer:
         kept = self.owner.length  # whatever an interrupted forward left behind it is cut off here
         if self.kv is not None and kept:
             old_k, old_v = self.kv
-            _check_rows(k, old_k)
+            _check_fits(k, old_k)
             k = torch.cat((old_k[:, :, :kept], k), dim=2)
             v = torch.cat((old_v[:, :, :kept], v), dim=2)
         self.kv = (k, v)
@@ -160,7 +160,7 @@ class _StaticLayer:
         self.v = v
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        _check_rows(k, self.k)
+        _check_fits(k, self.k)
         where = self.owner.position + torch.arange(k.shape[2], device=k.device)
         self.k.index_copy_(2, where, k.to(self.k.dtype))
         self.v.index_copy_(2, where, v.to(self.v.dtype))
@@ -235,6 +235,11 @@ class StaticCache(KVCache):
 
     def reorder(self, indices: Int[Tensor, " batch"]) -> None:
         for layer in self.layers:
+            if len(indices) != len(layer.k):
+                raise CacheError(
+                    f"a static cache keeps its {len(layer.k)} rows and was given {len(indices)} "
+                    "indices; give one index per row, or make a new cache"
+                )
             layer.k.copy_(layer.k[indices])
             layer.v.copy_(layer.v[indices])
 
@@ -257,6 +262,12 @@ class CrossLayerCache:
             if memory is None:
                 raise CacheError("the cross cache is empty, so the encoder's output is needed once")
             self.kv = project(memory)
+        k = self.kv[0]
+        if memory is not None and memory.shape[:2] != (k.shape[0], k.shape[2]):
+            raise CacheError(
+                f"the cross cache holds {k.shape[0]} sources of {k.shape[2]} tokens and was given "
+                f"{memory.shape[0]} of {memory.shape[1]}; reset it for a new source"
+            )
         return self.kv
 
 
@@ -293,7 +304,12 @@ def _bytes(*tensors: Tensor) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def _check_rows(new: Tensor, kept: Tensor) -> None:
+def _check_fits(new: Tensor, kept: Tensor) -> None:
+    if (new.shape[1], new.shape[3]) != (kept.shape[1], kept.shape[3]):
+        raise CacheError(
+            f"this cache holds {kept.shape[1]} heads of width {kept.shape[3]} and was given "
+            f"{new.shape[1]} of {new.shape[3]}; make one with this model's new_cache()"
+        )
     if new.shape[0] != kept.shape[0]:
         raise CacheError(
             f"this cache holds {kept.shape[0]} rows and was given {new.shape[0]}; "

@@ -26,8 +26,8 @@ def attention_weights(
     q: Float[Tensor, "batch n_heads q_len d_head"],
     k: Float[Tensor, "batch n_kv_heads k_len d_head"],
     *,
-    mask: Bool[Tensor, "*broadcast q_or_one k_len"] | None = None,
-    bias: Float[Tensor, "*bias q_or_one2 k_len"] | None = None,
+    mask: Bool[Tensor, "*broadcast q_or_one k_or_one"] | None = None,
+    bias: Float[Tensor, "*bias q_or_one2 k_or_one2"] | None = None,
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "batch n_heads q_len k_len"]:
@@ -45,15 +45,16 @@ def attention_weights(
         Weights in the dtype of ``q``. Each row sums to one, or to zero if nothing is visible.
 
     Raises:
-        MaskError: ``mask`` is not boolean or has three axes.
-        ShapeError: heads or widths do not fit together.
+        MaskError: ``mask`` is not boolean, or is not of one of the two shapes.
+        ShapeError: batches, heads or widths do not fit together.
 
     Source: Vaswani et al. 2017, equation 1. Book: attention
     """
     _check_heads(q, k)
     mask = _visible(q, k, mask, is_causal)
     grouped = (q * _scale(q, scale)).unflatten(1, (k.shape[1], -1))  # (B, K, H/K, T, E)
-    scores = (grouped @ k.unsqueeze(2).mT).flatten(1, 2).float()  # (B, H, T, S)
+    scores = (grouped @ k.unsqueeze(2).mT).flatten(1, 2)  # (B, H, T, S)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if bias is not None:
         scores = scores + bias
     if mask is not None:
@@ -69,8 +70,8 @@ def attend(
     k: Float[Tensor, "batch n_kv_heads k_len d_head"],
     v: Float[Tensor, "batch n_kv_heads k_len d_value"],
     *,
-    mask: Bool[Tensor, "*broadcast q_or_one k_len"] | None = None,
-    bias: Float[Tensor, "*bias q_or_one2 k_len"] | None = None,
+    mask: Bool[Tensor, "*broadcast q_or_one k_or_one"] | None = None,
+    bias: Float[Tensor, "*bias q_or_one2 k_or_one2"] | None = None,
     is_causal: bool = False,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -88,10 +89,11 @@ def attend(
         eager: compute the weights explicitly.
 
     Raises:
-        MaskError, ShapeError: as in :func:`attention_weights`.
+        MaskError, ShapeError: as in :func:`attention_weights`, or keys and values do not pair up.
 
     Source: Vaswani et al. 2017, equation 1; Dao et al. 2022 for the fused kernel. Book: attention
     """
+    _check_values(k, v)
     if eager:
         weights = attention_weights(q, k, mask=mask, bias=bias, is_causal=is_causal, scale=scale)
         return weighted_values(F.dropout(weights, dropout), v)
@@ -149,7 +151,7 @@ def _scale(q: Tensor, scale: float | None) -> float:
 def _visible(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
     """``mask`` and causality as one boolean mask, or None if every query sees every key."""
     if mask is not None:
-        _check_mask(mask)
+        _check_mask(mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     q_len, k_len = q.shape[2], k.shape[2]
     if not is_causal or (q_len == 1 and k_len > 0):  # a lone query is the last one: it sees all
         return mask
@@ -168,9 +170,21 @@ def _check_heads(q: Tensor, k: Tensor) -> None:
             f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly; "
             "n_kv_heads must divide n_heads"
         )
+    if q.shape[0] != k.shape[0]:
+        raise ShapeError(
+            f"{q.shape[0]} rows of queries and {k.shape[0]} of keys; repeat the smaller batch"
+        )
 
 
-def _check_mask(mask: Tensor) -> None:
+def _check_values(k: Tensor, v: Tensor) -> None:
+    if k.shape[:3] != v.shape[:3]:
+        raise ShapeError(
+            f"keys of shape {tuple(k.shape)} and values of shape {tuple(v.shape)}: every key needs "
+            "its value, so only the last axes may differ"
+        )
+
+
+def _check_mask(mask: Tensor, full: tuple[int, ...]) -> None:
     if mask.dtype != torch.bool:
         raise MaskError(
             f"a mask must be boolean with True = may attend, but its dtype is {mask.dtype}; "
@@ -181,4 +195,10 @@ def _check_mask(mask: Tensor) -> None:
             f"a mask of shape {tuple(mask.shape)} is ambiguous: is its first axis the batch or the "
             "heads? Use mask.unsqueeze(1) for one mask per sample, mask.unsqueeze(0) for one per "
             "head"
+        )
+    sizes = zip(mask.shape, full[-mask.ndim :], strict=False)
+    if mask.ndim not in (2, 4) or any(own not in (1, wanted) for own, wanted in sizes):
+        raise MaskError(
+            f"a mask of shape {tuple(mask.shape)} does not broadcast to (batch, heads, time, "
+            f"source) = {full}; give (time, source), or four axes with 1 where all share it"
         )

@@ -70,7 +70,8 @@ def apply_rotary(
     """
     if cos.ndim == 3:
         cos, sin = cos[:, None], sin[:, None]
-    first, second = x.float().chunk(2, dim=-1)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    first, second = wide.chunk(2, dim=-1)
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return turned.to(x.dtype)
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import EncoderConfig
+from glassformer.errors import ShapeError
 from glassformer.models.parts import (
     bidirectional_pass,
     check_tokens,
@@ -57,9 +58,14 @@ class Encoder(nn.Module):
             segments: segment ids, zeros when ``None``.
 
         Raises:
-            ShapeError: wrong rank or dtype, or more tokens than ``max_len``.
+            ShapeError: wrong rank or dtype, more tokens than ``max_len``, or segments that the
+                model has no table for.
         """
         check_tokens(tokens, self.config)
+        if segments is not None and not self.config.n_segments:
+            raise ShapeError(
+                "this model has no segments; leave them out, or configure it with n_segments=2"
+            )
         step = bidirectional_pass(tokens, token_mask)
         x: Tensor = self.encoder(
             self.embedding(tokens, step.positions, segments),

@@ -124,7 +124,7 @@ class EncoderDecoder(nn.Module):
         """
         check_tokens(target, self.config, cached=cache_length(cache), name="target")
         if memory_mask is not None:
-            check_token_mask(memory_mask, memory.shape[0], memory.shape[1])
+            check_token_mask(memory_mask, memory.shape[0], (memory.shape[1],))
         step = causal_pass(target, token_mask, cache)
         x: Tensor = self.decoder(
             self.embedding(target, step.positions),

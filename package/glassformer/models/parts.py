@@ -118,10 +118,15 @@ def check_tokens(
     tokens: Tensor, config: TransformerConfig, *, cached: int = 0, name: str = "tokens"
 ) -> None:
     """Refuse what is no (batch, time) tensor of ids or is longer than ``max_len``."""
-    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+    if tokens.dtype not in (torch.int64, torch.int32):
         raise ShapeError(
-            f"{name} must hold ids of shape (batch, time), but got shape {tuple(tokens.shape)} and "
-            f"dtype {tokens.dtype}; for one sequence add a batch axis with {name}[None]"
+            f"{name} must be int64 or int32 ids, but their dtype is {tokens.dtype}; "
+            f"use {name}.long()"
+        )
+    if tokens.ndim != 2:
+        raise ShapeError(
+            f"{name} must have shape (batch, time), but got {tuple(tokens.shape)}; "
+            f"for one sequence add a batch axis with {name}[None]"
         )
     length = cached + tokens.shape[1]
     if length > config.max_len:
@@ -149,7 +154,7 @@ def bidirectional_pass(tokens: Tensor, token_mask: Bool[Tensor, "batch time"] | 
     """Every token sees every real token."""
     if token_mask is None:
         return Pass(torch.arange(tokens.shape[1], device=tokens.device), None, False)
-    check_token_mask(token_mask, tokens.shape[0], tokens.shape[1])
+    check_token_mask(token_mask, tokens.shape[0], (tokens.shape[1],))
     return Pass(real_positions(token_mask), padding_mask(token_mask), False)
 
 
@@ -169,7 +174,11 @@ def causal_pass(
         if isinstance(start, int) and (start == 0 or q_len == 1):
             return Pass(columns, None, start == 0)
         return Pass(columns, causal_mask(q_len, k_len, offset=start, device=tokens.device), False)
-    check_token_mask(token_mask, batch, start + q_len if isinstance(start, int) else None)
+    lengths: tuple[int, ...] = (k_len,)
+    if cache is not None and not isinstance(start, int):
+        # A mask as wide as the static cache has one shape for all steps.
+        lengths = () if torch.compiler.is_compiling() else (cache.length + q_len, k_len)
+    check_token_mask(token_mask, batch, lengths)
     keys = F.pad(token_mask, (0, k_len - token_mask.shape[1]))
     causal = causal_mask(q_len, k_len, offset=start, device=tokens.device)
     positions = real_positions(token_mask).index_select(1, columns)
@@ -181,16 +190,16 @@ def real_positions(token_mask: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch
     return (token_mask.cumsum(dim=-1) - 1).clamp(min=0)
 
 
-def check_token_mask(token_mask: Tensor, batch: int, length: int | None) -> None:
-    """Refuse what is not boolean or does not cover all tokens, cached ones included."""
+def check_token_mask(token_mask: Tensor, batch: int, lengths: tuple[int, ...]) -> None:
+    """Refuse what is not boolean or is of none of ``lengths``; no lengths, no check of them."""
     if token_mask.dtype != torch.bool:
         raise ShapeError(
             f"token_mask must be boolean with True = real token, but its dtype is "
             f"{token_mask.dtype}; use token_mask.bool()"
         )
     fits = token_mask.ndim == 2 and token_mask.shape[0] == batch
-    if not fits or (length is not None and token_mask.shape[1] != length):
-        wanted = f"({batch}, {length if length is not None else 'cached + new tokens'})"
+    if not fits or (lengths and token_mask.shape[1] not in lengths):
+        wanted = " or ".join(f"({batch}, {n})" for n in lengths) or f"({batch}, cached + new)"
         raise ShapeError(
             f"token_mask has shape {tuple(token_mask.shape)} but must be {wanted}: one entry for "
             "every token, cached ones included"

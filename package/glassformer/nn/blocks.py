@@ -5,7 +5,7 @@ Book: feed_forward
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.config import NormPosition
-from glassformer.errors import CacheError
+from glassformer.errors import CacheError, ConfigError, ShapeError
 from glassformer.kv_cache import CrossCache, CrossLayerCache, KVCache, LayerCache
 from glassformer.nn.feed_forward import FeedForward
 from glassformer.nn.multi_head import MultiHeadAttention
@@ -35,6 +35,9 @@ class Block(nn.Module):
         norm_position: ``pre`` or ``post``.
         dropout: share of every sublayer's output dropped in training.
 
+    Raises:
+        ConfigError: an unknown ``norm_position``.
+
     Source: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for pre-norm. Book: feed_forward
     """
 
@@ -49,6 +52,8 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if norm_position not in get_args(NormPosition):
+            raise ConfigError(f"norm_position={norm_position!r} is unknown; it may be pre or post")
         self.self_attn = self_attn
         self.self_attn_norm = make_norm()
         self.cross_attn = cross_attn
@@ -77,6 +82,10 @@ class Block(nn.Module):
         )
         x = self._residual(x, listen_to_self, self.self_attn_norm)
         if self.cross_attn is not None and self.cross_attn_norm is not None:
+            if memory is None and cross_cache is None:
+                raise ShapeError(
+                    "this block listens to an encoder, so it needs its output: give memory"
+                )
             listen_to_memory = partial(
                 self.cross_attn, mask=memory_mask, memory=memory, cross_cache=cross_cache
             )
@@ -131,8 +140,16 @@ class Stack(nn.Module):
             cross_cache: keeps the projected ``memory``; once filled, ``memory`` is not read.
 
         Raises:
-            CacheError: a cache together with ``checkpoint_blocks`` in training.
+            CacheError: a cache made for another number of layers, or together with
+                ``checkpoint_blocks`` in training.
+            ShapeError: blocks that listen to a memory got none.
         """
+        for kept in (cache, cross_cache):
+            if kept is not None and len(kept.layers) != len(self.blocks):
+                raise CacheError(
+                    f"a cache of {len(kept.layers)} layers does not fit {len(self.blocks)} blocks; "
+                    "make one with this model's new_cache() or new_cross_cache()"
+                )
         checkpointing = self.checkpoint_blocks and self.training and torch.is_grad_enabled()
         if checkpointing and (cache is not None or cross_cache is not None):
             raise CacheError(

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.config import Activation
+from glassformer.errors import ConfigError
 
 __all__ = ["FeedForward"]
 
@@ -32,6 +33,9 @@ class FeedForward(nn.Module):
         bias: whether the linear layers have a bias.
         dropout: share of the hidden values dropped in training.
 
+    Raises:
+        ConfigError: an unknown ``activation``.
+
     Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6 for SwiGLU. Book: feed_forward
     """
 
@@ -45,6 +49,10 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ConfigError(
+                f"activation={activation!r} is unknown; it may be {', '.join(_ACTIVATIONS)}"
+            )
         self.act = _ACTIVATIONS[activation]
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation == "swiglu" else None
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)

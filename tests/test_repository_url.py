@@ -1,0 +1,44 @@
+"""The public address stands in _config.yml; nothing else may contradict it."""
+
+import re
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.project import BOOK, CHAPTERS, ROOT, book_config, pyproject, tracked_files
+
+URL = book_config()["repository"]["url"]
+BRANCH = book_config()["repository"]["branch"]
+OWNER_AND_NAME = urlsplit(URL).path.strip("/")
+# an address on GitHub or Colab that names a repository, wherever the text says one
+ADDRESS = re.compile(r"(?:github\.com|research\.google\.com/github)/([\w.-]+/[\w.-]+)")
+TEXT = {".py", ".md", ".ipynb", ".toml", ".yml", ".yaml", ".cff", ".html", ".css", ".svg", ""}
+
+
+def addresses():
+    """Each file with the repositories that it names."""
+    for path in tracked_files():
+        if path.suffix in TEXT and path.name != "LICENSE":
+            for match in ADDRESS.finditer(path.read_text(encoding="utf-8")):
+                yield path.relative_to(ROOT).as_posix(), match[1].removesuffix(".git")
+
+
+def test_every_address_is_ours():
+    found = list(addresses())
+    assert {"_config.yml", "pyproject.toml", "README.md", "CITATION.cff"} <= {f for f, _ in found}
+    assert [(file, name) for file, name in found if name != OWNER_AND_NAME] == []
+
+
+def test_the_package_metadata_point_there():
+    urls = pyproject()["project"]["urls"]
+    assert urls["Homepage"] == URL
+    assert all(address.startswith(URL) for address in urls.values())
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_opens_itself_on_colab(path):
+    text = path.read_text(encoding="utf-8")
+    opened = re.findall(r"colab\.research\.google\.com/github/([^)\s\"\\]+)", text)
+    here = path.relative_to(BOOK.parent).as_posix()
+    assert set(opened) == {f"{OWNER_AND_NAME}/blob/{BRANCH}/{here}"}
+    assert f"git+{URL}@{BRANCH}" in text

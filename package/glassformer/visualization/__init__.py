@@ -1,0 +1,21 @@
+"""Figures that say what to see: heat maps of weights and masks, curves, the flow of attention.
+
+Every function returns a matplotlib figure and draws from rounded data, so that the same numbers
+give the same bytes. matplotlib is loaded when the first figure is drawn, not before.
+"""
+
+from glassformer.visualization.curves import line_chart, loss_curve
+from glassformer.visualization.flow import attention_flow
+from glassformer.visualization.heat_maps import heat_map
+from glassformer.visualization.styling import PALETTE, rounded, safe_label, style
+
+__all__ = [
+    "PALETTE",
+    "attention_flow",
+    "heat_map",
+    "line_chart",
+    "loss_curve",
+    "rounded",
+    "safe_label",
+    "style",
+]

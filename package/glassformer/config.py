@@ -8,7 +8,7 @@ A config names sizes and choices; it builds nothing and imports nothing but the 
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from glassformer.errors import ConfigError
 
@@ -31,6 +31,8 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
 NormKind = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
+
+C = TypeVar("C", bound="TransformerConfig")  # not Self: shape checkers cannot follow it
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "activation": get_args(Activation),
@@ -151,7 +153,7 @@ class TransformerConfig:
         return {"kind": self.kind, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls: type[C], data: dict[str, Any]) -> C:
         """The config that :meth:`to_dict` wrote. Unknown or missing keys raise ConfigError."""
         given = dict(data)
         kind = given.pop("kind", cls.kind)

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class LayerCache(Protocol):
-    """What attention needs of a cache: give new keys and values, get all of them."""
+    """What attention needs of a cache: give new keys and values, get all of them. Book: kv_cache"""
 
     def update(
         self,

@@ -117,7 +117,10 @@ def make_cache(
 def check_tokens(
     tokens: Tensor, config: TransformerConfig, *, cached: int = 0, name: str = "tokens"
 ) -> None:
-    """Refuse what is no (batch, time) tensor of ids or is longer than ``max_len``."""
+    """Refuse what is no (batch, time) tensor of ids or is longer than ``max_len``.
+
+    Book: assembling
+    """
     if tokens.dtype not in (torch.int64, torch.int32):
         raise ShapeError(
             f"{name} must be int64 or int32 ids, but their dtype is {tokens.dtype}; "
@@ -138,12 +141,15 @@ def check_tokens(
 
 
 def cache_length(cache: KVCache | None) -> int:
-    """Tokens in the cache; 0 without one, and 0 in compilation, which cannot wait for a device."""
+    """Tokens in the cache; 0 without one, and 0 in compilation, which cannot wait for a device.
+
+    Book: kv_cache
+    """
     return 0 if cache is None or torch.compiler.is_compiling() else cache.length
 
 
 class Pass(NamedTuple):
-    """Positions and permissions of one forward pass."""
+    """Positions and permissions of one forward pass. Book: masking"""
 
     positions: Tensor
     mask: Tensor | None
@@ -151,7 +157,10 @@ class Pass(NamedTuple):
 
 
 def bidirectional_pass(tokens: Tensor, token_mask: Bool[Tensor, "batch time"] | None) -> Pass:
-    """Every token sees every real token."""
+    """Every token sees every real token.
+
+    Book: masking
+    """
     if token_mask is None:
         return Pass(torch.arange(tokens.shape[1], device=tokens.device), None, False)
     check_token_mask(token_mask, tokens.shape[0], (tokens.shape[1],))
@@ -165,6 +174,8 @@ def causal_pass(
 
     The mask is built once here and serves all layers. Where plain causality says it all, there is
     no mask but the flag, so that the fused kernel can skip the hidden half.
+
+    Book: masking
     """
     batch, q_len = tokens.shape
     start = 0 if cache is None else cache.position
@@ -186,12 +197,18 @@ def causal_pass(
 
 
 def real_positions(token_mask: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
-    """0, 1, 2, … over the real tokens of each row, wherever its padding stands."""
+    """0, 1, 2, … over the real tokens of each row, wherever its padding stands.
+
+    Book: masking
+    """
     return (token_mask.cumsum(dim=-1) - 1).clamp(min=0)
 
 
 def check_token_mask(token_mask: Tensor, batch: int, lengths: tuple[int, ...]) -> None:
-    """Refuse what is not boolean or is of none of ``lengths``; no lengths, no check of them."""
+    """Refuse what is not boolean or is of none of ``lengths``; no lengths, no check of them.
+
+    Book: masking
+    """
     if token_mask.dtype != torch.bool:
         raise ShapeError(
             f"token_mask must be boolean with True = real token, but its dtype is "

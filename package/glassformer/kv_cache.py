@@ -15,7 +15,7 @@ Book: kv_cache
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 
+@runtime_checkable
 class LayerCache(Protocol):
     """What attention needs of a cache: give new keys and values, get all of them. Book: kv_cache"""
 

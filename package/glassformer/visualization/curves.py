@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import ShapeError
-from glassformer.visualization.styling import PALETTE, WIDTH, new_figure, rounded, safe_label
+from glassformer.visualization.styling import (
+    PALETTE,
+    WIDTH,
+    new_figure,
+    rounded,
+    safe_label,
+    set_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +93,7 @@ def line_chart(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         _name_lines(axes, points, colours)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", wrap=True)
+        set_title(figure, title)
     return figure
 
 

@@ -5,7 +5,7 @@ Book: attention
 
 from typing import TYPE_CHECKING, Any
 
-from glassformer.visualization.styling import PALETTE, WIDTH, new_figure
+from glassformer.visualization.styling import PALETTE, WIDTH, new_figure, set_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def attention_flow(title: str = "Compare, scale, hide, share out, average") -> "
         _arrow(axes, (middle, bottoms[-1]), (middle, -0.2))
         axes.text(middle + 0.1, 0.12, "(T, d_v)", va="center", fontsize=11)
         axes.text(middle, -0.4, "output: one row for each query", ha="center", va="center")
-        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+        set_title(figure, title)
     return figure
 
 

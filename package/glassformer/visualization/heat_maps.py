@@ -18,6 +18,7 @@ from glassformer.visualization.styling import (
     rounded,
     safe_label,
     set_label,
+    set_title,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def heat_map(
                 axes.tick_params(axis="x", rotation=90)
         figure.supxlabel(col_title, color=PALETTE["key"], fontsize=12)
         figure.supylabel(row_title, color=PALETTE["query"], fontsize=12)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", wrap=True)
+        set_title(figure, title)
     return figure
 
 

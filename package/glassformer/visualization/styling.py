@@ -5,6 +5,7 @@ Book: visualization
 
 import contextlib
 import functools
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-__all__ = ["PALETTE", "new_figure", "rounded", "safe_label", "set_label", "style"]
+__all__ = ["PALETTE", "new_figure", "rounded", "safe_label", "set_label", "set_title", "style"]
 
 # Dark enough to be read as text on white, and apart from each other in the usual kinds of colour
 # blindness (after Okabe and Ito).
@@ -97,11 +98,14 @@ def new_figure(width: float = WIDTH, height: float = 3.6) -> "Iterator[Figure]":
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        figure.canvas.draw()  # any trouble shows here, not later
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+        figure.draw_without_rendering()  # any trouble shows here, not later
 
 
 def rounded(values: Any, digits: int = 4) -> NDArray[np.float64]:
@@ -138,6 +142,14 @@ def safe_label(label: object) -> tuple[str, list[str]]:
     for char in missing:
         text = text.replace(char, f"U+{ord(char):04X}")
     return text, families
+
+
+def set_title(figure: "Figure", title: str) -> None:
+    """The message of a figure, in bold over its left edge."""
+    heading = figure.suptitle("", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    columns = int(9 * figure.get_figwidth())  # characters of this size that fit into a line
+    set_label(heading, title)
+    heading.set_text("\n".join(textwrap.wrap(heading.get_text(), columns)))
 
 
 def set_label(text: "Text", label: object) -> None:

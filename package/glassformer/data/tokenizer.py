@@ -127,14 +127,7 @@ class Tokenizer:
         Raises:
             TokenizerError: the text cannot be written as UTF-8 (a lone surrogate).
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise TokenizerError(
-                f"character {text[error.start]!r} at position {error.start} is half of a "
-                "surrogate pair and no text; read the source with its right encoding"
-            ) from error
-        ids: list[int] = self._processor.encode(text)
+        ids: list[int] = self._processor.encode(_checked_text(text))
         return [self.bos_id] * bos + ids + [self.eos_id] * eos
 
     def encode_lines(
@@ -144,7 +137,10 @@ class Tokenizer:
         return [self.encode(line, bos=bos, eos=eos) for line in lines]
 
     def encode_stream(self, lines: Iterable[str]) -> list[int]:
-        """Encode lines into one long list with eos after each: what ``windows`` cuts up."""
+        """Encode lines into one long list with eos after each: what ``windows`` cuts up.
+
+        Decoding it gives the lines with a space between them.
+        """
         return [token for line in lines for token in self.encode(line, eos=True)]
 
     def decode(self, ids: Iterable[int] | Tensor) -> str:
@@ -214,7 +210,7 @@ def train_tokenizer(
         raise TokenizerError("lines is one string; give a list of lines, such as [text]")
     if model_type not in ("unigram", "bpe"):
         raise TokenizerError(f'model_type={model_type!r} must be "unigram" or "bpe"')
-    sentences: Sequence[str] = [line for line in lines if line]
+    sentences: Sequence[str] = [_checked_text(line) for line in lines if line]
     if not sentences:
         raise TokenizerError("no text to train on; give at least one line that is not empty")
     model = io.BytesIO()
@@ -234,12 +230,23 @@ def train_tokenizer(
             minloglevel=2,
             **SPECIAL_IDS,
         )
-    except (RuntimeError, UnicodeEncodeError) as error:
+    except RuntimeError as error:
         raise TokenizerError(_explain(vocab_size, error)) from error
     tokenizer = Tokenizer(model.getvalue())
     if any(getattr(tokenizer, name) != i for name, i in SPECIAL_IDS.items()):
         raise TokenizerError(f"sentencepiece did not keep the special ids {SPECIAL_IDS}")
     return tokenizer
+
+
+def _checked_text(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"character {text[error.start]!r} at position {error.start} is half of a surrogate "
+            "pair and no text; read the source with its right encoding"
+        ) from error
+    return text
 
 
 def _explain(vocab_size: int, error: Exception) -> str:

@@ -33,6 +33,9 @@ def apply_temperature(
 ) -> Float[Tensor, "batch vocab"]:
     """Divide the logits: below 1 sharpens, above 1 flattens, 0 leaves only the most likely token.
 
+    The largest logit is moved to 0 first, which changes no probability and lets the temperature
+    come as near to 0 as it likes.
+
     Raises:
         GenerationError: a temperature that is negative or not finite.
 
@@ -45,7 +48,8 @@ def apply_temperature(
     logits = logits.float()
     if temperature == 0:
         return _keep_only(logits, logits.argmax(dim=-1, keepdim=True))
-    return logits / temperature
+    below_best = logits - logits.amax(dim=-1, keepdim=True)  # 0 at the best: nothing overflows
+    return below_best / max(temperature, torch.finfo(torch.float32).tiny)
 
 
 def keep_top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "batch vocab"]:

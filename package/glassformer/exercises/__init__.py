@@ -1,0 +1,30 @@
+"""Automatic checks for the exercises of the book.
+
+A learner calls ``exercises.check("attention.blind_rows", my_function)`` and reads what was fed in,
+what was expected, what came out, and one hint. A chapter's checkers stand in the module of the
+chapter's name and register themselves with :func:`exercise`.
+"""
+
+from glassformer.exercises.checking import (
+    Exercise,
+    Failed,
+    check,
+    describe,
+    exercise,
+    exercises_of,
+    expect,
+    expect_close,
+)
+from glassformer.exercises.report import Report
+
+__all__ = [
+    "Exercise",
+    "Failed",
+    "Report",
+    "check",
+    "describe",
+    "exercise",
+    "exercises_of",
+    "expect",
+    "expect_close",
+]

@@ -1,0 +1,321 @@
+"""Registering checkers and running them on what a learner wrote."""
+
+import contextlib
+import difflib
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from glassformer.errors import GlassformerError
+from glassformer.exercises.report import Report
+
+__all__ = [
+    "Exercise",
+    "Failed",
+    "check",
+    "describe",
+    "exercise",
+    "exercises_of",
+    "expect",
+    "expect_close",
+]
+
+Checker = Callable[[Any], None]
+_MACHINERY = {"checking", "report"}
+_SHOWN_VALUES = 12
+
+
+class Failed(Exception):
+    """A property that the learner's object does not have. Checkers raise it."""
+
+    def __init__(
+        self, property: str, *, fed: str = "", expected: Any = "", got: Any = "", hint: str = ""
+    ) -> None:
+        super().__init__(property)
+        self.property = property
+        self.fed = fed
+        self.expected = expected if isinstance(expected, str) else describe(expected)
+        self.got = got if isinstance(got, str) else describe(got)
+        self.hint = hint
+
+
+class _LearnerRaised(Exception):
+    """The learner's function itself raised; carries what it had been given."""
+
+    def __init__(self, fed: str) -> None:
+        super().__init__(fed)
+        self.fed = fed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """A registered exercise."""
+
+    id: str
+    minutes: int
+    level: Literal["easy", "medium", "hard"]
+    checker: Checker
+
+    @property
+    def chapter(self) -> str:
+        """The chapter's slug: what stands before the dot."""
+        return self.id.partition(".")[0]
+
+
+_registered: dict[str, Exercise] = {}
+
+
+def exercise(
+    exercise_id: str, *, minutes: int, level: Literal["easy", "medium", "hard"]
+) -> Callable[[Checker], Checker]:
+    """Register a checker under ``"<chapter>.<name>"``.
+
+    The checker takes what the learner wrote and returns None, or raises :class:`Failed`.
+    """
+    chapter, dot, name = exercise_id.partition(".")
+    if not (dot and chapter.isidentifier() and name.isidentifier()):
+        raise GlassformerError(
+            f"{exercise_id!r} must read '<chapter>.<name>', as 'attention.scale'"
+        )
+    if minutes < 1:
+        raise GlassformerError(f"minutes={minutes} of {exercise_id} must be at least 1")
+
+    def register(checker: Checker) -> Checker:
+        known = _registered.get(exercise_id)
+        if known is not None and known.checker.__module__ != checker.__module__:
+            raise GlassformerError(f"{exercise_id} is registered twice; give one another name")
+        _registered[exercise_id] = Exercise(
+            id=exercise_id, minutes=minutes, level=level, checker=checker
+        )
+        return checker
+
+    return register
+
+
+@functools.cache
+def _load_chapter(chapter: str) -> None:
+    names = {module.name for module in pkgutil.iter_modules([*_package_path()])} - _MACHINERY
+    if chapter in names:
+        importlib.import_module(f"glassformer.exercises.{chapter}")
+
+
+def _package_path() -> Iterator[str]:
+    yield from importlib.import_module("glassformer.exercises").__path__
+
+
+def exercises_of(chapter: str) -> dict[str, Exercise]:
+    """The exercises of a chapter, by id, in the order they stand in its module."""
+    _load_chapter(chapter)
+    return {key: entry for key, entry in _registered.items() if entry.chapter == chapter}
+
+
+def check(exercise_id: str, learner: Any) -> Report:
+    """Check what a learner wrote.
+
+    Random numbers drawn during a check come from a fixed seed, and the generator is put back
+    afterwards, so that checking changes nothing.
+
+    Raises:
+        GlassformerError: if there is no exercise of this name.
+    """
+    chapter = exercise_id.partition(".")[0]
+    known = exercises_of(chapter)
+    if exercise_id not in known:
+        near = difflib.get_close_matches(exercise_id, known, n=3)
+        options = near or list(known) or ["none: this chapter has no exercises"]
+        raise GlassformerError(f"{exercise_id!r} is no exercise; there are {', '.join(options)}")
+    if learner is None or learner is Ellipsis:
+        return _report(
+            exercise_id,
+            Failed("there is an answer", expected="what the exercise asks for", got=learner),
+        )
+    watched = _Watched(learner) if _is_plain_function(learner) else learner
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return _run(known[exercise_id], watched)
+
+
+def _is_plain_function(learner: Any) -> bool:
+    return inspect.isroutine(learner) or isinstance(learner, functools.partial)
+
+
+class _Watched:
+    """Calls the learner's function and remembers what it was given and what it gave back."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self.returned: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [describe(value) for value in args]
+        given += [f"{name}={describe(value)}" for name, value in kwargs.items()]
+        try:
+            self.returned = self._function(*args, **kwargs)
+        except Exception as error:
+            raise _LearnerRaised("; ".join(given)) from error
+        return self.returned
+
+
+def _run(entry: Exercise, learner: Any) -> Report:
+    try:
+        entry.checker(learner)
+    except Failed as failure:
+        return _report(entry.id, failure)
+    except _LearnerRaised as wrapped:
+        return _report(entry.id, _raised(wrapped.__cause__, wrapped.fed))
+    except Exception as error:
+        if isinstance(learner, _Watched):  # the checker tripped over what the function returned
+            unusable = Failed(
+                "the result can be used as the exercise says",
+                expected="a result of the kind the exercise asks for",
+                got=f"{describe(learner.returned)}, on which {_what(error)}",
+                hint="Does every path of your function return a value, and of which type?",
+            )
+            return _report(entry.id, unusable)
+        return _report(entry.id, _raised(error, ""))
+    return Report(exercise=entry.id, passed=True)
+
+
+def _raised(error: BaseException | None, fed: str) -> Failed:
+    hint = "Read the last line of the message first: it names the operation that failed."
+    if isinstance(error, NotImplementedError):
+        hint = "The starter is still in place; write your own lines instead."
+    elif isinstance(error, TypeError) and "argument" in str(error):
+        hint = "Keep the names and the order of the arguments that the starter has."
+    return Failed(
+        "it runs without an error", fed=fed, expected="a result", got=_what(error), hint=hint
+    )
+
+
+def _what(error: BaseException | None) -> str:
+    message = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {message[0]}" if message else type(error).__name__
+
+
+def _report(exercise_id: str, failure: Failed) -> Report:
+    return Report(
+        exercise=exercise_id,
+        passed=False,
+        property=failure.property,
+        fed=failure.fed,
+        expected=failure.expected,
+        got=failure.got,
+        hint=failure.hint,
+    )
+
+
+def describe(value: Any) -> str:
+    """Say what a value is in one short line, the same on every run."""
+    if isinstance(value, torch.Tensor):
+        return _describe_tensor(value)
+    if isinstance(value, bool | int | str | None):
+        return repr(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple) and len(value) <= _SHOWN_VALUES:
+        inside = ", ".join(describe(item) for item in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if isinstance(value, list | tuple | dict | set):
+        return f"a {type(value).__name__} of {len(value)}"
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{type(value).__name__} {value.__name__}"
+    return f"a {type(value).__name__}"
+
+
+def _describe_tensor(value: torch.Tensor) -> str:
+    dtype = str(value.dtype).removeprefix("torch.")
+    if value.numel() > _SHOWN_VALUES or value.is_complex():
+        return f"tensor of shape {tuple(value.shape)}, {dtype}"
+    plain = value.detach().cpu()
+    return f"{_rounded(plain.tolist())} (shape {tuple(value.shape)}, {dtype})"
+
+
+def _rounded(values: Any) -> str:
+    if isinstance(values, list):
+        return f"[{', '.join(_rounded(item) for item in values)}]"
+    return f"{round(values, 3) + 0.0:.3f}" if isinstance(values, float) else str(values)
+
+
+def expect(
+    condition: Any,
+    property: str,
+    *,
+    fed: str = "",
+    expected: Any = "",
+    got: Any = "",
+    hint: str = "",
+) -> None:
+    """Raise :class:`Failed` unless the condition is true."""
+    if not bool(condition):
+        raise Failed(property, fed=fed, expected=expected, got=got, hint=hint)
+
+
+def expect_close(
+    property: str,
+    got: Any,
+    expected: torch.Tensor | float,
+    *,
+    fed: str = "",
+    hint: str = "",
+    atol: float = 1e-5,
+    rtol: float = 1e-5,
+) -> None:
+    """Compare a number or tensor, and name what differs: kind, shape, dtype, NaN, or value."""
+    fail = functools.partial(Failed, fed=fed, hint=hint)
+    if not isinstance(expected, torch.Tensor):
+        _expect_number(fail, property, got, float(expected), atol, rtol)
+        return
+    if not isinstance(got, torch.Tensor):
+        raise fail(f"{property}: the result is a tensor", expected=expected, got=describe(got))
+    if got.shape != expected.shape:
+        raise fail(
+            f"{property}: the shape",
+            expected=str(tuple(expected.shape)),
+            got=str(tuple(got.shape)),
+        )
+    if got.dtype != expected.dtype:
+        raise fail(f"{property}: the dtype", expected=str(expected.dtype), got=str(got.dtype))
+    got = got.detach().to(expected.device)
+    broken = int((~got.isfinite() & expected.isfinite()).sum())
+    if broken:
+        raise fail(
+            f"{property}: every number is finite",
+            expected=expected,
+            got=f"{broken} of {got.numel()} are NaN or infinite: {describe(got)}",
+        )
+    with contextlib.suppress(AssertionError):
+        torch.testing.assert_close(got, expected, atol=atol, rtol=rtol, equal_nan=True)
+        return
+    raise fail(property, expected=_first_difference(expected, got, atol, rtol), got=describe(got))
+
+
+def _expect_number(
+    fail: Callable[..., Failed], property: str, got: Any, expected: float, atol: float, rtol: float
+) -> None:
+    if isinstance(got, torch.Tensor) and got.numel() == 1:
+        got = got.item()
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        raise fail(f"{property}: the result is a number", expected=expected, got=describe(got))
+    if not abs(got - expected) <= atol + rtol * abs(expected):  # false for NaN too
+        raise fail(property, expected=f"{expected:.6g}", got=f"{got:.6g}")
+
+
+def _first_difference(expected: torch.Tensor, got: torch.Tensor, atol: float, rtol: float) -> str:
+    """The expected tensor, or for a large one the place where the two part first."""
+    if expected.numel() <= _SHOWN_VALUES:
+        return describe(expected)
+    apart = ~torch.isclose(got.double(), expected.double(), atol=atol, rtol=rtol, equal_nan=True)
+    place = tuple(apart.nonzero()[0].tolist())
+    return (
+        f"{expected[place].item():.4g} at index {place}, where yours has {got[place].item():.4g} "
+        f"({int(apart.sum())} of {expected.numel()} differ)"
+    )

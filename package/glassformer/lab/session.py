@@ -1,0 +1,107 @@
+"""The first line of every chapter: seeds, device, figures, and a check of what is loaded."""
+
+import contextlib
+import importlib
+import os
+import random
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer.errors import GlassformerError
+
+__all__ = ["setup"]
+
+_CHECKED = ("torch", "numpy")
+
+
+def setup(seed: int = 0) -> torch.device:
+    """Seed everything, make figures reproducible, and say where tensors should live.
+
+    Args:
+        seed: seeds ``random``, NumPy's global generator and every PyTorch generator.
+
+    Returns:
+        The device named by ``GLASSFORMER_DEVICE``, else CUDA, else MPS, else the CPU.
+
+    Raises:
+        GlassformerError: if a library was upgraded after it had been loaded (restart the kernel),
+            or if ``GLASSFORMER_DEVICE`` names a device that is not here.
+    """
+    _refuse_stale_modules()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - libraries that still use the global generator
+    torch.manual_seed(seed)
+    _prepare_figures()
+    return _device()
+
+
+def _refuse_stale_modules() -> None:
+    """An install cell cannot replace a module that is already loaded; say so at once."""
+    for name in _CHECKED:
+        module = sys.modules.get(name)
+        if module is None:
+            continue
+        loaded = str(getattr(module, "__version__", ""))
+        try:
+            installed = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if loaded and _release(loaded) != _release(installed):
+            raise GlassformerError(
+                f"{name} {loaded} is loaded but {name} {installed} is installed: a running kernel "
+                "keeps the version it imported first; restart it (Colab: Runtime, Restart session) "
+                "and run this cell again"
+            )
+
+
+def _release(version: str) -> str:
+    """The version without its local part: 2.13.0+cpu and 2.13.0 are the same release."""
+    return version.partition("+")[0]
+
+
+def _device() -> torch.device:
+    wanted = os.environ.get("GLASSFORMER_DEVICE", "").strip()
+    if not wanted:
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise GlassformerError(
+            f"GLASSFORMER_DEVICE={wanted!r} is no device of this machine; unset it, or use "
+            "cpu, cuda, cuda:<number> or mps"
+        ) from error
+    return device
+
+
+def _kernel_shell() -> Any:
+    """The IPython shell of a notebook kernel, or None anywhere else."""
+    if "IPython" not in sys.modules:
+        return None
+    shell = importlib.import_module("IPython").get_ipython()
+    return shell if hasattr(shell, "kernel") else None
+
+
+def _prepare_figures() -> None:
+    """Inline SVG without dates or random ids, so that equal data gives equal bytes."""
+    shell = _kernel_shell()
+    if shell is None:
+        return
+    with contextlib.suppress(ImportError):
+        import matplotlib as mpl
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        from glassformer import visualization
+
+        shell.run_line_magic("matplotlib", "inline")
+        visualization.style()
+        mpl.rcParams["svg.hashsalt"] = "glassformer"
+        set_formats: Callable[..., None] = set_matplotlib_formats
+        set_formats("svg", metadata={"Date": None, "Creator": None})

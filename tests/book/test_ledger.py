@@ -1,0 +1,51 @@
+"""Every claim is tried once, by its own chapter, under the criterion fixed beforehand."""
+
+from pathlib import Path
+
+import pytest
+from glassformer.lab import ledger
+from glassformer.lab.trials import CLAIMS_FILE, VERDICTS, claims
+from support.chapters import planned_chapters
+from support.project import BOOK, CHAPTERS, ROOT
+
+WRITTEN = [path.stem for path in CHAPTERS]
+UNWRITTEN = sorted({claim.chapter for claim in claims().values()} - set(WRITTEN))
+
+
+def test_claims_belong_to_planned_chapters() -> None:
+    assert {claim.chapter for claim in claims().values()} <= planned_chapters()
+
+
+def test_book_shares_the_claims_of_the_package() -> None:
+    shared = BOOK / "claims.yaml"
+    assert shared.is_symlink()
+    assert not Path(shared.readlink()).is_absolute()
+    assert shared.resolve() == CLAIMS_FILE.resolve()
+    assert shared.resolve().is_relative_to(ROOT)
+
+
+def test_no_claim_is_unknown_or_tried_twice() -> None:
+    assert len(ledger.rows(BOOK)) == len(claims())
+
+
+def test_stored_criteria_and_verdicts_are_those_of_the_claims() -> None:
+    for tried in ledger.trials(BOOK):
+        claim = claims()[tried.id]
+        assert tried.criterion == claim.criterion, f"{tried.id}: record the chapter again"
+        assert tried.verdict in VERDICTS
+        assert tried.finding
+        assert tried.chapter == claim.chapter, f"{tried.id} belongs to {claim.chapter}"
+
+
+@pytest.mark.parametrize("chapter", WRITTEN)
+def test_a_written_chapter_leaves_no_claim_untried(chapter: str) -> None:
+    untried = [
+        row.id for row in ledger.rows(BOOK) if row.chapter == chapter and row.verdict is None
+    ]
+    assert untried == []
+
+
+@pytest.mark.parametrize("chapter", UNWRITTEN)
+def test_claims_of_an_unwritten_chapter_are_not_yet_tried(chapter: str) -> None:
+    # this list empties itself: once the notebook is there, the test above is strict for it
+    assert all(row.verdict is None for row in ledger.rows(BOOK) if row.chapter == chapter)

@@ -37,11 +37,11 @@ def line_chart(
     y_label: str,
     x_scale: str = "linear",
     y_scale: str = "linear",
-    x_ticks: Sequence[float] | None = None,
+    x_ticks: Sequence[int | float] | None = None,
     colours: Mapping[str, str] | None = None,
-    notes: Mapping[str, tuple[float, float]] | None = None,
-    spans: Mapping[str, tuple[float, float]] | None = None,
-    y_limits: tuple[float, float] | None = None,
+    notes: Mapping[str, tuple[int | float, int | float]] | None = None,
+    spans: Mapping[str, tuple[int | float, int | float]] | None = None,
+    y_limits: tuple[int | float, int | float] | None = None,
     markers: bool = False,
     height: float = 3.8,
 ) -> "Figure":
@@ -103,8 +103,8 @@ def loss_curve(
     title: str,
     x_label: str = "step",
     y_label: str = "loss (nats per token)",
-    phases: Mapping[str, tuple[float, float]] | None = None,
-    y_limits: tuple[float, float] | None = None,
+    phases: Mapping[str, tuple[int | float, int | float]] | None = None,
+    y_limits: tuple[int | float, int | float] | None = None,
 ) -> "Figure":
     """Loss over training: one line each for, say, ``train`` and ``dev``, whose colours are fixed.
 
@@ -136,7 +136,9 @@ def _colour(name: str, place: int, colours: Mapping[str, str] | None) -> str:
     return PALETTE.get(chosen, chosen)
 
 
-def _scales(axes: "Axes", x_scale: str, y_scale: str, x_ticks: Sequence[float] | None) -> None:
+def _scales(
+    axes: "Axes", x_scale: str, y_scale: str, x_ticks: Sequence[int | float] | None
+) -> None:
     if x_scale == "log2":
         axes.set_xscale("log", base=2)
     elif x_scale == "log":
@@ -151,7 +153,7 @@ def _scales(axes: "Axes", x_scale: str, y_scale: str, x_ticks: Sequence[float] |
     axes.minorticks_off()
 
 
-def _power_of_ten(value: float, _: float | None = None) -> str:
+def _power_of_ten(value: float, _: int | float | None = None) -> str:
     """1e-05 as 10⁻⁵, without TeX."""
     if value <= 0:
         return ""
@@ -161,7 +163,7 @@ def _power_of_ten(value: float, _: float | None = None) -> str:
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _shade(axes: "Axes", spans: Mapping[str, tuple[float, float]]) -> None:
+def _shade(axes: "Axes", spans: Mapping[str, tuple[int | float, int | float]]) -> None:
     from matplotlib.transforms import blended_transform_factory
 
     above = blended_transform_factory(axes.transData, axes.transAxes)

@@ -4,7 +4,6 @@
 """
 
 import argparse
-import html
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,7 @@ from rich.console import Console
 from glassformer.errors import GlassformerError
 from glassformer.lab.trials import MIME, VERDICTS, Claim, claims
 
-__all__ = ["NOT_TRIED", "Row", "Tried", "chapters", "counts", "main", "markdown", "rows", "trials"]
-
-NOT_TRIED = "not yet tried"
+__all__ = ["Row", "Tried", "chapters", "counts", "main", "rows", "trials"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,41 +131,6 @@ def counts(all_rows: Iterable[Row]) -> dict[str, Any]:
     listed = list(all_rows)
     by_verdict = {verdict: sum(row.verdict == verdict for row in listed) for verdict in VERDICTS}
     return {"total": len(listed), "tried": sum(by_verdict.values()), "by_verdict": by_verdict}
-
-
-def markdown(all_rows: Iterable[Row]) -> str:
-    """The ledger as Markdown: a heading and a table for each chapter that has claims.
-
-    A verdict links to the very cell that measured it; links are relative to the chapters' pages.
-    """
-    by_chapter: dict[str, list[Row]] = {}
-    for row in all_rows:
-        by_chapter.setdefault(row.chapter, []).append(row)
-    parts = []
-    for chapter, listed in by_chapter.items():
-        parts.append(f"## {chapter.replace('_', ' ').capitalize()}\n")
-        parts.append("| claim | printed | verdict | finding |\n| --- | --- | --- | --- |")
-        for row in listed:
-            verdict = row.verdict or NOT_TRIED
-            if row.link:
-                verdict = f'<a href="{row.link}">{verdict}</a>'
-            cells = [
-                f"**{row.id}** {_cell(row.claim)}",
-                _cell(row.printed),
-                verdict,
-                _cell(row.finding),
-            ]
-            parts.append(f"| {' | '.join(cells)} |")
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _cell(text: str) -> str:
-    """Text for a Markdown table: literal, on one line."""
-    escaped = html.escape(" ".join(text.split()), quote=False)
-    for sign in "\\`*_$[]|~":
-        escaped = escaped.replace(sign, f"\\{sign}")
-    return escaped
 
 
 def main(argv: Sequence[str] | None = None) -> int:

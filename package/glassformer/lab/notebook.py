@@ -8,6 +8,7 @@ import copy
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,9 @@ def read(path: Path) -> NotebookNode:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        notebook: NotebookNode = _reads(text, as_version=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of missing and repeated ids, which prepare() mends
+            notebook: NotebookNode = _reads(text, as_version=4)
     except FileNotFoundError as error:
         raise GlassformerError(f"there is no notebook {path}") from error
     except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError) as error:

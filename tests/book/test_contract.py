@@ -54,7 +54,7 @@ def complete(address: form.Address):
     card = new_output("execute_result", {MIME: {"id": "X-1"}}, execution_count=1)
     listed = new_output(
         "execute_result",
-        {"text/markdown": "- [`glassformer.thing.do`](api/thing.html): It does."},
+        {"text/markdown": "- [`do`](api/thing.html#glassformer.thing.do): It does."},
         execution_count=1,
     )
     cells = [

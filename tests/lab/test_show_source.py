@@ -30,13 +30,16 @@ def test_source_without_its_docstring() -> None:
 
 def test_source_links_to_the_page_of_the_object() -> None:
     name = "glassformer.functional.attention.attend"
-    assert repr(lab.show_source(attend)).endswith(f"[`{name}`](api/functional.html#{name})")
+    assert repr(lab.show_source(attend)).endswith(
+        f"In the API: [`attend`](api/functional.html#{name})"
+    )
 
 
 def test_a_method_is_shown_from_its_first_column() -> None:
     shown = repr(lab.show_source(MultiHeadAttention.forward, docstring=False))
     assert "\ndef forward(" in shown
-    assert "(api/nn.html#glassformer.nn.multi_head.MultiHeadAttention.forward)" in shown
+    name = "MultiHeadAttention.forward"
+    assert f"[`{name}`](api/nn.html#glassformer.nn.multi_head.{name})" in shown
 
 
 def test_a_module_is_shown_whole() -> None:

@@ -86,7 +86,7 @@ def _package_version(part: Section, slug: str) -> list[str]:
     if not shown:
         found.append(f'package: no cell shows lab.api("{slug}")')
     mine = {door.name for door in doors() if slug in door.chapters}
-    listed = set(re.findall(r"\[`([\w.]+)`\]", shown))
+    listed = set(re.findall(r"\.html#([\w.]+)\)", shown))
     found += [f"package: {name} is not listed" for name in sorted(mine - listed)]
     found += [f"package: {name} does not name this chapter" for name in sorted(listed - mine)]
     return found

@@ -48,7 +48,8 @@ class Report:
             for label, text in self._lines()
         )
         return (
-            f'<div role="group" aria-label="Check of {html.escape(self.exercise)}" '
+            '<div class="glassformer-card" role="group" '
+            f'aria-label="Check of {html.escape(self.exercise)}" '
             f'style="border-left:.4em solid {colour};padding:.3em 0 .5em 1em;margin:.8em 0;'
             "max-width:44rem;background:transparent;color:inherit;line-height:1.45;"
             'overflow-wrap:anywhere;text-align:left">'

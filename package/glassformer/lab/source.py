@@ -55,8 +55,8 @@ def show_source(target: Any, *, docstring: bool = True) -> Shown:
         source = _without_docstring(source)
     block = f"```python\n{source}\n```"
     name = _full_name(plain)
-    link = _api_link(name)
-    return Shown(f"source of {name}", f"{block}\n\n{link}" if link else block)
+    link = _api_link(name, getattr(plain, "__qualname__", name.rpartition(".")[2]))
+    return Shown(f"source of {name}", f"{block}\n\nIn the API: {link}" if link else block)
 
 
 def _without_docstring(source: str) -> str:
@@ -83,12 +83,13 @@ def _full_name(plain: Any) -> str:
     return f"{plain.__module__}.{plain.__qualname__}"
 
 
-def _api_link(full_name: str) -> str:
+def _api_link(full_name: str, shown: str) -> str:
     """A link from a chapter's page to the API page of an object of this package."""
     parts = full_name.split(".")
     if parts[0] != _PACKAGE or len(parts) < 2:
         return ""
-    return f"[`{full_name}`](api/{parts[1]}.html#{full_name})"
+    # the short name: a phone cannot break a line inside a dotted one
+    return f"[`{shown}`](api/{parts[1]}.html#{full_name})"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -147,5 +148,7 @@ def api(chapter: str) -> Shown:
         raise GlassformerError(
             f"no docstring says 'Book: {chapter}'; named are {', '.join(named) or 'no chapters'}"
         )
-    lines = [f"- {_api_link(door.name)}: {door.summary}" for door in mine]
+    lines = [
+        f"- {_api_link(door.name, door.name.rpartition('.')[2])}: {door.summary}" for door in mine
+    ]
     return Shown(f"what the chapter {chapter} explains", "\n".join(lines))

@@ -119,7 +119,7 @@ class Trial:
             for label, text in self._lines()
         )
         return (
-            f'<div id="trial-{self.claim.id}" role="group" '
+            f'<div id="trial-{self.claim.id}" class="glassformer-card" role="group" '
             f'aria-label="Verdict on {self.claim.id}: {self.verdict}" '
             f'style="border-left:.4em solid {colour};padding:.3em 0 .5em 1em;margin:.8em 0;'
             "max-width:44rem;background:transparent;color:inherit;line-height:1.45;"

@@ -5,6 +5,7 @@ import pickle
 import re
 import sys
 
+import jaxtyping
 import pytest
 import sentencepiece
 import torch
@@ -222,4 +223,21 @@ def test_load_errors_name_the_file(tokenizer, tmp_path):
 def test_missing_sentencepiece_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(TokenizerError, match=r'pip install "glassformer\[data\]"'):
+        train_tokenizer(LINES, 301)
+
+
+def test_a_model_type_that_cannot_round_trip_is_refused():
+    """sentencepiece also knows "word" and "char"; the type checker is off to get that far."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(TokenizerError, match="model_type='word' must be"):
+            train_tokenizer(LINES, 301, model_type="word")  # type: ignore[arg-type]
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_s03_special_ids_are_checked_after_training(monkeypatch):
+    """S03: a trainer that places them elsewhere is found out."""
+    monkeypatch.setattr(Tokenizer, "eos_id", property(lambda self: 7))
+    with pytest.raises(TokenizerError, match="did not keep the special ids"):
         train_tokenizer(LINES, 301)

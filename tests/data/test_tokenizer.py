@@ -240,4 +240,4 @@ def test_s03_special_ids_are_checked_after_training(monkeypatch):
     """S03: a trainer that places them elsewhere is found out."""
     monkeypatch.setattr(Tokenizer, "eos_id", property(lambda self: 7))
     with pytest.raises(TokenizerError, match="did not keep the special ids"):
-        train_tokenizer(LINES, 301)
+        train_tokenizer(LINES, 401)

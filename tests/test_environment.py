@@ -6,7 +6,6 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-
 from support.project import ROOT, constraints, normalised, pyproject
 
 PROJECT = pyproject()["project"]
@@ -61,7 +60,9 @@ def test_the_weekly_job_uses_versions_that_we_allow():
     assert all(allowed[name].specifier.contains(pins[name]) for name in both)
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "environment.yml", "pyproject.toml", "Makefile"])
+@pytest.mark.parametrize(
+    "name", ["constraints.txt", "environment.yml", "pyproject.toml", "Makefile"]
+)
 def test_no_file_names_a_package_host(name):
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     hosts = [line for line in lines if re.search(r"https?://(?!github\.com|localhost)", line)]

@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-
 from support.project import ROOT
 
 COMMANDS = {

@@ -250,7 +250,8 @@ def finish(app: Any, exception: Exception | None) -> None:
     address = app.config.html_theme_options["repository_url"]
     base = f"/{urlsplit(address).path.strip('/').split('/')[-1]}/"
     (out / "404.html").write_text(page.replace("@BASE@", base), encoding="utf-8")
-    (out / "_static/404.html").unlink(missing_ok=True)
+    for source in (out / "_static").glob("*.html"):
+        source.unlink()  # sources of pages, no pages
 
 
 def setup(app: Any) -> dict[str, bool]:

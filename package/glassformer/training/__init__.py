@@ -1,0 +1,53 @@
+"""From batches to a trained model: loss, schedule, optimiser, loop, checkpoints.
+
+Book: training
+"""
+
+from glassformer.training.batches import Batch, TrainingData, WindowBatches
+from glassformer.training.best import BestModel
+from glassformer.training.checkpoint import (
+    load_checkpoint,
+    load_model,
+    load_tokenizer,
+    load_weights,
+    read_record,
+    save_checkpoint,
+    save_model,
+)
+from glassformer.training.loop import StepReport, Trainer, TrainSettings
+from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
+from glassformer.training.optimizer import make_optimizer
+from glassformer.training.recipe import Recipe
+from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
+from glassformer.training.step import StepResult, autocast, batch_loss, make_scaler, train_step
+
+__all__ = [
+    "Batch",
+    "BestModel",
+    "Recipe",
+    "StepReport",
+    "StepResult",
+    "TokenLoss",
+    "TrainSettings",
+    "Trainer",
+    "TrainingData",
+    "WindowBatches",
+    "autocast",
+    "batch_loss",
+    "chunked_token_loss",
+    "counted",
+    "load_checkpoint",
+    "load_model",
+    "load_tokenizer",
+    "load_weights",
+    "make_optimizer",
+    "make_scaler",
+    "read_record",
+    "save_checkpoint",
+    "save_model",
+    "token_loss",
+    "train_step",
+    "warmup_constant",
+    "warmup_cosine",
+    "warmup_inverse_sqrt",
+]

@@ -1,0 +1,52 @@
+"""Keep the weights of the best moment.
+
+Book: training
+"""
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from glassformer.training.wrappers import plain_name, unwrap
+
+__all__ = ["BestModel"]
+
+
+class BestModel:
+    """The lowest dev loss so far, and a copy of the weights that reached it.
+
+    A copy, because a reference would follow the model on to worse weights. NaN is never best, and
+    never in the way of a better loss after it.
+
+    Book: training
+    """
+
+    def __init__(self) -> None:
+        self.loss = math.inf
+        self.step: int | None = None
+        self.weights: dict[str, Tensor] = {}
+
+    def update(self, loss: float, model: nn.Module, step: int) -> bool:
+        """Take over loss and weights if ``loss`` is lower than all before; say whether it is."""
+        if not loss < self.loss:  # also if loss is NaN
+            return False
+        self.loss = float(loss)
+        self.step = step
+        state = unwrap(model).state_dict()
+        self.weights = {plain_name(name): value.detach().clone() for name, value in state.items()}
+        return True
+
+    def restore(self, model: nn.Module) -> None:
+        """Put the best weights into ``model``; without any, leave it as it is."""
+        if self.weights:
+            unwrap(model).load_state_dict(self.weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data from which :meth:`load_state_dict` makes the same."""
+        return {"loss": self.loss, "step": self.step, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave, as a copy."""
+        self.loss, self.step = state["loss"], state["step"]
+        self.weights = {name: value.clone() for name, value in state["weights"].items()}

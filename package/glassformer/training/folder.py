@@ -1,0 +1,109 @@
+"""Replace a folder of files as one, whatever happens in between.
+
+Book: training
+"""
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from glassformer.errors import CheckpointError
+
+__all__ = ["existing_folder", "replace_folder"]
+
+
+def replace_folder(
+    folder: str | Path, files: Mapping[str, bytes], *, known: Collection[str]
+) -> None:
+    """Make ``folder`` hold exactly ``files``: all of the old ones before, all of the new after.
+
+    The new files are written into a folder beside it and forced onto the disk. Then the old
+    folder steps aside and the new one takes its name. If the process dies between these two
+    moves, the old one is complete beside the empty place, where :func:`existing_folder` finds it.
+
+    Args:
+        folder: where; made with its parents if missing.
+        files: names and contents.
+        known: names that may be replaced. Any other file in ``folder`` is somebody's own.
+
+    Raises:
+        CheckpointError: ``folder`` holds a file that is not ``known``, or cannot be written.
+
+    Book: training
+    """
+    folder = Path(folder).resolve()
+    new, old = _beside(folder, "new"), _beside(folder, "old")
+    try:
+        _refuse_foreign(folder, known)
+        _remove(new)  # left behind by a write that never ended
+        new.mkdir(parents=True)
+        for name, data in files.items():
+            _write_synced(new / name, data)
+        _sync(new)
+        if folder.exists():
+            _remove(old)
+            folder.rename(old)
+        new.rename(folder)
+        _sync(folder.parent)
+        _remove(old)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: cannot be written ({error.strerror or error}); the checkpoint before is "
+            "untouched; free some space or give another folder"
+        ) from error
+
+
+def existing_folder(folder: str | Path) -> Path:
+    """The folder, or the one that had stepped aside when its replacement was interrupted.
+
+    Raises:
+        CheckpointError: there is neither.
+
+    Book: training
+    """
+    folder = Path(folder).resolve()
+    for path in (folder, _beside(folder, "old")):
+        if path.is_dir():
+            return path
+    raise CheckpointError(f"{folder}: no such folder; give the folder of a checkpoint")
+
+
+def _beside(folder: Path, what: str) -> Path:
+    return folder.with_name(f".{folder.name}.{what}")
+
+
+def _refuse_foreign(folder: Path, known: Collection[str]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder}: is a file; give a new or empty folder")
+    foreign = (
+        sorted(p.name for p in folder.iterdir() if p.name not in known) if folder.exists() else []
+    )
+    if foreign:
+        raise CheckpointError(
+            f"{folder}: holds {', '.join(foreign[:3])}, which would be lost; give a new or empty "
+            "folder"
+        )
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder onto the disk, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

@@ -1,0 +1,162 @@
+"""A whole training run from a dozen plain values, as the command line takes and saves them.
+
+Book: training
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import nn
+
+from glassformer.config import DecoderConfig
+from glassformer.data import Corpus, Tokenizer, load_king_james, load_text, windows
+from glassformer.errors import ConfigError
+from glassformer.evaluation import evaluate_nll
+from glassformer.models import Decoder
+from glassformer.training.batches import WindowBatches
+from glassformer.training.loop import Trainer, TrainSettings
+from glassformer.training.step import Precision
+
+__all__ = ["PresetName", "Recipe"]
+
+PresetName = Literal["tiny", "small", "base"]
+
+# d_model, n_heads, n_layers, peak learning rate
+_PRESETS: dict[str, tuple[int, int, int, float]] = {
+    "tiny": (64, 2, 2, 4e-3),
+    "small": (128, 4, 4, 3e-3),
+    "base": (256, 8, 6, 1.5e-3),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train a decoder on one text: the same recipe and machine give the same model.
+
+    Args:
+        text: path of a UTF-8 text; ``None`` for the King James Bible.
+        preset: size of the model.
+        vocab_size: pieces of the tokenizer.
+        length: tokens the model can see.
+        stride: steps between windows; ``length`` when ``None``.
+        steps, accumulate, precision, checkpoint_blocks: as in :class:`TrainSettings`.
+        batch_size: windows per micro-batch.
+        lr: peak learning rate; the preset's own when ``None``.
+        warmup: steps; a twentieth of all when ``None``.
+        dropout: share of values dropped in training.
+        eval_every: steps between dev losses; a tenth of all when ``None``.
+        save_every: steps between checkpoints; as ``eval_every`` when ``None``.
+        seed: of weights, dropout and order.
+
+    Raises:
+        ConfigError: a value that makes no sense.
+
+    Book: training
+    """
+
+    text: str | None = None
+    preset: PresetName = "small"
+    vocab_size: int = 2048
+    length: int = 128
+    stride: int | None = None
+    steps: int = 1000
+    batch_size: int = 16
+    accumulate: int = 1
+    lr: float | None = None
+    warmup: int | None = None
+    dropout: float = 0.0
+    precision: Precision = "float32"
+    checkpoint_blocks: bool = False
+    eval_every: int | None = None
+    save_every: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.preset not in _PRESETS:
+            raise ConfigError(f"preset={self.preset!r} may be {', '.join(get_args(PresetName))}")
+        if self.save_interval < 1:
+            raise ConfigError(f"save_every={self.save_every} must be at least 1")
+        self.settings()
+        self.config(self.vocab_size)
+
+    def settings(self) -> TrainSettings:
+        """The knobs of the loop, with what was left open filled in."""
+        return TrainSettings(
+            steps=self.steps,
+            lr=_PRESETS[self.preset][3] if self.lr is None else self.lr,
+            warmup=self.steps // 20 if self.warmup is None else self.warmup,
+            accumulate=self.accumulate,
+            precision=self.precision,
+            checkpoint_blocks=self.checkpoint_blocks,
+            eval_every=self._eval_interval,
+        )
+
+    def config(self, vocab_size: int, pad_id: int | None = None) -> DecoderConfig:
+        """The model, for a tokenizer of this many pieces."""
+        d_model, n_heads, n_layers, _ = _PRESETS[self.preset]
+        return DecoderConfig(
+            vocab_size=vocab_size,
+            max_len=self.length,
+            d_model=d_model,
+            n_heads=n_heads,
+            n_layers=n_layers,
+            dropout=self.dropout,
+            pad_id=pad_id,
+        )
+
+    def corpus(self) -> Corpus:
+        """The text, in its three parts.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return load_king_james() if self.text is None else load_text(self.text)
+
+    def trainer(self, corpus: Corpus, tokenizer: Tokenizer, device: torch.device) -> Trainer:
+        """A trainer at step 0. Torch's global random numbers start from the seed.
+
+        Raises:
+            DataError: windows that do not fit the text.
+            ConfigError: a precision that the device cannot train in.
+        """
+        stride = self.length if self.stride is None else self.stride
+        views = windows(tokenizer.encode_stream(corpus.train), self.length, stride)
+        dev_ids = tokenizer.encode_stream(corpus.dev)
+
+        def dev_loss(model: nn.Module) -> float:
+            return evaluate_nll(model, dev_ids, window=self.length).nll
+
+        torch.manual_seed(self.seed)
+        model = Decoder(self.config(tokenizer.vocab_size, tokenizer.pad_id)).to(device)
+        data = WindowBatches(views, self.batch_size, seed=self.seed)
+        return Trainer(model, data, self.settings(), dev_loss=dev_loss)
+
+    @property
+    def save_interval(self) -> int:
+        """Steps between checkpoints."""
+        return self._eval_interval if self.save_every is None else self.save_every
+
+    @property
+    def _eval_interval(self) -> int:
+        return max(self.steps // 10, 1) if self.eval_every is None else self.eval_every
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The recipe that :meth:`to_dict` wrote.
+
+        Raises:
+            ConfigError: these are not the values of a recipe.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(data) != names:
+            raise ConfigError(
+                f"no recipe of a run: it lacks {sorted(names - set(data))} and has "
+                f"{sorted(set(data) - names)} besides"
+            )
+        return cls(**data)

@@ -1,0 +1,184 @@
+"""One step of training: loss, gradient, clipping, update, in the only order that is right.
+
+Book: training
+"""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import ConfigError, GlassformerError
+from glassformer.models import Decoder, EncoderDecoder
+from glassformer.training.batches import Batch
+from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
+from glassformer.training.wrappers import unwrap
+
+__all__ = ["Precision", "StepResult", "autocast", "batch_loss", "make_scaler", "train_step"]
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class StepResult(NamedTuple):
+    """What happened in one optimiser step, in plain numbers.
+
+    Book: training
+    """
+
+    nll: float
+    """Plain nats, summed over the tokens."""
+    n_tokens: int
+    """Targets that counted."""
+    grad_norm: float
+    """Length of the gradient of the mean loss, before clipping."""
+
+
+def train_step(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    optimizer: torch.optim.Optimizer,
+    *,
+    label_smoothing: float = 0.0,
+    clip_norm: float | None = 1.0,
+    precision: Precision = "float32",
+    scaler: torch.amp.GradScaler | None = None,
+) -> StepResult:
+    """One update from all the micro-batches together.
+
+    The gradient is that of the mean over all their tokens, as if they were one big batch. Where
+    no token counts, nothing changes.
+
+    Args:
+        model: in training mode; its parameters are updated.
+        batches: micro-batches; they go through the model one after the other.
+        optimizer: holds the parameters; its learning rate is already set.
+        label_smoothing: eps of :func:`token_loss`.
+        clip_norm: longest gradient allowed; longer ones are shortened to it. ``None``: no limit.
+        precision: what the matrix products are computed in. The weights stay float32.
+        scaler: from :func:`make_scaler`; needed to carry the scale over the steps of float16.
+
+    Raises:
+        GlassformerError: a loss or gradient that is not finite. The weights are untouched.
+        ConfigError: a precision that the device cannot train in.
+
+    Source: Goyal et al. 2017, section 3, for the accumulation; Pascanu et al. 2013 for the
+    clipping; Micikevicius et al. 2018 for the scaling. Book: training
+    """
+    device = next(model.parameters()).device
+    scaler = make_scaler(precision, device) if scaler is None else scaler
+    n_tokens = sum(_count(model, batch) for batch in batches)
+    if n_tokens == 0:
+        return StepResult(0.0, 0, 0.0)
+
+    optimizer.zero_grad()
+    nll = torch.zeros((), device=device)
+    for batch in batches:
+        with autocast(precision, device):
+            loss = batch_loss(model, batch.to(device), label_smoothing=label_smoothing)
+        scaler.scale(loss.total / n_tokens).backward()
+        nll += loss.nll
+    scaler.unscale_(optimizer)
+    limit = math.inf if clip_norm is None else clip_norm
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    _refuse_non_finite(float(nll), float(grad_norm), scaler)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return StepResult(float(nll), n_tokens, float(grad_norm))
+
+
+def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> TokenLoss:
+    """The loss of a model on one batch.
+
+    Our own decoders and translators stop before their output layer, and
+    :func:`chunked_token_loss` does the rest. Any other model is called, and must return logits.
+
+    Book: training
+    """
+    head: Tensor | None = None
+    if isinstance(model, Decoder):
+        outputs, head = model.hidden(batch.inputs), model.head_weight
+    elif isinstance(model, EncoderDecoder) and batch.source is not None:
+        memory = model.encode(batch.source, token_mask=batch.source_mask)
+        outputs = model.decode(batch.inputs, memory, memory_mask=batch.source_mask)
+        head = model.head_weight
+    elif batch.source is not None:
+        outputs = model(batch.source, batch.inputs, source_mask=batch.source_mask)
+    else:
+        outputs = model(batch.inputs)
+    mask, pad_id = batch.target_mask, _pad_id(model)
+    if head is None:
+        return token_loss(
+            outputs,
+            batch.targets,
+            target_mask=mask,
+            pad_id=pad_id,
+            label_smoothing=label_smoothing,
+        )
+    return chunked_token_loss(
+        outputs,
+        head,
+        batch.targets,
+        target_mask=mask,
+        pad_id=pad_id,
+        label_smoothing=label_smoothing,
+    )
+
+
+def autocast(
+    precision: Precision, device: torch.device
+) -> contextlib.AbstractContextManager[object]:
+    """Run matrix products in ``precision``; float32 changes nothing.
+
+    Book: training
+    """
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, _DTYPES[precision])
+
+
+def make_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
+    """The loss scaling that float16 needs; for other precisions it passes everything through.
+
+    float16 rounds gradients below 6e-8 to zero. Multiplying the loss by a large number lifts
+    them; dividing the gradients by it again must come before anything looks at them.
+
+    Raises:
+        ConfigError: float16 anywhere but on CUDA, or a precision we do not know.
+
+    Book: training
+    """
+    if precision not in _DTYPES:
+        raise ConfigError(f"precision={precision!r} may be {', '.join(_DTYPES)}")
+    if precision == "float16" and device.type != "cuda":
+        raise ConfigError(
+            f"precision='float16' needs a CUDA device and its loss scaling, but the model is on "
+            f"{device.type}; use 'bfloat16' or 'float32'"
+        )
+    return torch.amp.GradScaler(device.type, enabled=precision == "float16")
+
+
+def _pad_id(model: nn.Module) -> int | None:
+    pad_id: int | None = getattr(getattr(unwrap(model), "config", None), "pad_id", None)
+    return pad_id
+
+
+def _count(model: nn.Module, batch: Batch) -> int:
+    return int(counted(batch.targets, batch.target_mask, _pad_id(model)).sum())
+
+
+def _refuse_non_finite(nll: float, grad_norm: float, scaler: torch.amp.GradScaler) -> None:
+    """A scaler expects gradients that overflow now and then: it skips the step and scales less."""
+    remedy = "go back to the last checkpoint, with a lower lr, a longer warm-up or a smaller clip"
+    if not math.isfinite(nll):
+        raise GlassformerError(f"the loss is {nll}; the weights are untouched; {remedy}")
+    if not math.isfinite(grad_norm) and not (scaler.is_enabled() and scaler.get_scale() > 1):
+        raise GlassformerError(
+            f"the gradient has length {grad_norm} at a loss sum of {nll:.4g}; the weights are "
+            f"untouched; {remedy}"
+        )

@@ -1,0 +1,33 @@
+"""The model inside a wrapper, and the names of its weights without the wrapper's.
+
+``torch.compile`` and data-parallel training put a module around the model, and its name in front
+of every weight.
+
+Book: training
+"""
+
+from torch import nn
+
+__all__ = ["plain_name", "unwrap"]
+
+_WRAPPERS = ("module", "_orig_mod")
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model itself, however deeply wrapped.
+
+    Book: training
+    """
+    for name in _WRAPPERS:
+        inner = model._modules.get(name)
+        if inner is not None:
+            return unwrap(inner)
+    return model
+
+
+def plain_name(name: str) -> str:
+    """``module._orig_mod.decoder.norm.weight`` -> ``decoder.norm.weight``, in any order and depth.
+
+    Book: training
+    """
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

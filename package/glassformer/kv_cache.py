@@ -4,11 +4,9 @@ A cache belongs to the caller: ``model(tokens, cache=cache)`` reads it, adds to 
 The model hands ``cache.layers[i]`` to block ``i`` and calls :meth:`advance` once, after the last
 layer, so every layer sees the same length.
 
-=================  =============================================  ==============================
-:class:`GrowingCache`  concatenates: simple, exact memory         reading, short generations
-:class:`StaticCache`   writes into one buffer of ``max_len``      speed, ``torch.compile``
-:class:`CrossCache`    projects the encoder's output once         encoder-decoder models
-=================  =============================================  ==============================
+- :class:`GrowingCache` concatenates: simple, exact memory; for reading and short generations.
+- :class:`StaticCache` writes into one buffer of ``max_len``; for speed and ``torch.compile``.
+- :class:`CrossCache` projects the encoder's output once; for encoder-decoder models.
 
 Book: kv_cache
 """

@@ -161,7 +161,7 @@ def cli_markdown() -> str:
     lines = []
     for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
         lines += [f"## `glassformer {name}`", "", (command.help or "").strip(), ""]
-        lines += ["| option | default | meaning |", "|---|---|---|"]
+        lines += [":::{div} options", "| option | default | meaning |", "|---|---|---|"]
         for param in command.params:
             if param.name in ("help", "install_completion", "show_completion"):
                 continue
@@ -170,9 +170,9 @@ def cli_markdown() -> str:
                 label = param.human_readable_name
             default = "" if callable(param.default) or param.default is None else str(param.default)
             default = f"`{default}`" if default else ""
-            meaning = escape_cell(getattr(param, "help", "") or "")
+            meaning = " ".join((getattr(param, "help", "") or "").split()).replace("|", "\\|")
             lines.append(f"| `{label}` | {default} | {meaning} |")
-        lines.append("")
+        lines += [":::", ""]
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ KERNEL_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
 }
 if platform.machine().lower() in {"x86_64", "amd64"}:
-    KERNEL_ENVIRONMENT["ATEN_CPU_CAPABILITY"] = "avx2"
+    KERNEL_ENVIRONMENT |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 os.environ.update(KERNEL_ENVIRONMENT)
 
 

@@ -36,7 +36,8 @@ def kernel_environment() -> dict[str, str]:
     )
     fixed = {**one, "PYTHONHASHSEED": "0", "GLASSFORMER_DEVICE": "cpu"}
     if platform.machine().lower() in {"x86_64", "amd64"}:
-        fixed["ATEN_CPU_CAPABILITY"] = "avx2"
+        # Both, or the fused bfloat16 kernel asks oneDNN for a layout that PyTorch then cannot make.
+        fixed |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
     return fixed
 
 

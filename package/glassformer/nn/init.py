@@ -18,8 +18,9 @@ def init_weights(model: nn.Module) -> None:
     In a pre-norm stack of L blocks, the layers that write to the residual stream are divided by
     sqrt(2 L), so that the stream keeps its size with depth (Radford et al. 2019, section 2.3).
     Token vectors are normal with standard deviation 0.02, or d_model^-0.5 where they are multiplied
-    by sqrt(d_model); an untrained model with tied or untied head then starts near a loss of
-    ln(vocab_size). The padding row stays zero.
+    by sqrt(d_model); an untrained model then starts near a loss of ln(vocab_size), or some nats
+    above where sinusoids meet pre-norm and a tied head: there the stream still holds mostly the
+    token itself, and the head repeats it. The padding row stays zero.
 
     Book: assembling
     """

@@ -3,6 +3,7 @@
 import random
 import sys
 import types
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -64,4 +65,12 @@ def test_a_module_older_than_the_installed_one(
 def test_a_local_build_is_the_same_release(monkeypatch: pytest.MonkeyPatch) -> None:
     same = torch.__version__.partition("+")[0] + "+cu128"
     monkeypatch.setattr(torch, "__version__", same)
+    assert lab.setup().type in {"cpu", "cuda", "mps"}
+
+
+def test_a_library_without_metadata_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", unknown)
     assert lab.setup().type in {"cpu", "cuda", "mps"}

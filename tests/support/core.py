@@ -37,9 +37,9 @@ def scrambled(config, *, dtype=torch.float64):
 
 
 @torch.no_grad()
-def scramble(module: nn.Module) -> nn.Module:
+def scramble(module: nn.Module, *, by: float = 0.3) -> nn.Module:
     for parameter in module.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.3)
+        parameter.add_(torch.randn_like(parameter) * by)
     for part in module.modules():
         if hasattr(part, "reset_pad"):
             part.reset_pad()

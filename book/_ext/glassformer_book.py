@@ -73,7 +73,7 @@ def verdicts_markdown(claims: list[Any]) -> str:
 
 def chapters_markdown(found: set[str], claims: list[Any]) -> str:
     """The table of chapters: a link where there is one, the plain title where it is to come."""
-    lines = ["| | chapter | the question it answers | claims tried |", "|---|---|---|---|"]
+    lines = ["| | chapter | the question it answers | claims |", "|---|---|---|---|"]
     for part in parts():
         for n, chapter in enumerate(part["chapters"]):
             slug = chapter["slug"]
@@ -81,7 +81,7 @@ def chapters_markdown(found: set[str], claims: list[Any]) -> str:
             tried = sum(row.verdict is not None for row in mine)
             there = f"book/{slug}" in found
             title = f"[{chapter['title']}]({slug}.ipynb)" if there else chapter["title"]
-            count = f"{tried} of {len(mine)}" if there else f"{len(mine)} waiting"
+            count = f"{tried} of {len(mine)} tried" if there else f"{len(mine)} waiting"
             lines.append(
                 f"| {part['part'] if n == 0 else ''} | {title} | {chapter['question']} | {count} |"
             )

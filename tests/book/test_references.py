@@ -8,13 +8,20 @@ from support.project import BOOK, ROOT
 ENTRIES = re.findall(
     r"@\w+\{\w+,(.*?)\n\}", (BOOK / "references.bib").read_text(encoding="utf-8"), flags=re.DOTALL
 )
-# "Vaswani et al. 2017", "Zhang & Sennrich 2019", "Shazeer 2020"
-CITED = re.compile(r"\b([A-Z][a-z]+)(?: et al\.| (?:&|and) [A-Z][a-z]+)? ((?:19|20)\d\d)\b")
+# "Vaswani et al. 2017", "Zhang & Sennrich 2019", "Bahdanau, Cho and Bengio 2015"
+SEVERAL = r"\b([A-Z][a-z]+)(?:, [A-Z][a-z]+)*(?: et al\.| and others| (?:&|and) [A-Z][a-z]+)"
+YEAR = r" ((?:19|20)\d\d)\b"
+IN_DOCSTRINGS = re.compile(f"{SEVERAL}?{YEAR}")  # one author too: "Shazeer 2020"
+IN_PROSE = re.compile(f"{SEVERAL}{YEAR}")
 NAMED = sorted(
     {
         found
-        for path in (ROOT / "package").rglob("*.py")
-        for found in CITED.findall(" ".join(path.read_text(encoding="utf-8").split()))
+        for pattern, paths in (
+            (IN_DOCSTRINGS, (ROOT / "package").rglob("*.py")),
+            (IN_PROSE, BOOK.glob("*.ipynb")),
+        )
+        for path in paths
+        for found in pattern.findall(" ".join(path.read_text(encoding="utf-8").split()))
     }
 )
 

@@ -5,16 +5,8 @@ what was expected, what came out, and one hint. A chapter's checkers stand in th
 chapter's name and register themselves with :func:`exercise`.
 """
 
-from glassformer.exercises.checking import (
-    Exercise,
-    Failed,
-    check,
-    describe,
-    exercise,
-    exercises_of,
-    expect,
-    expect_close,
-)
+from glassformer.exercises.checking import Exercise, check, exercise, exercises_of
+from glassformer.exercises.comparing import Failed, describe, expect, expect_close
 from glassformer.exercises.report import Report
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.exercises.checking import Failed, exercise, expect, expect_close
+from glassformer.exercises import Failed, exercise, expect, expect_close
 from glassformer.functional import attend, attention_weights, causal_mask
 from glassformer.lab.measure import peak_bytes
 

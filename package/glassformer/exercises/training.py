@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.exercises.checking import Failed, exercise, expect, expect_close
+from glassformer.exercises import Failed, exercise, expect, expect_close
 from glassformer.training import token_loss
 
 __all__: list[str] = []

@@ -42,6 +42,7 @@ PLANTED = {
     "stderr": (cell(outputs=[new_output("stream", name="stderr", text="!")]), "stderr"),
     "a bare figure": (cell(outputs=[shows("image/svg+xml", "<svg/>")]), "alt text"),
     "a short alt text": (cell(outputs=[shows("image/png", "AAAA")], alt="plot"), "alt text"),
+    "a JPEG": (cell(outputs=[shows("image/jpeg", "AAAA")], alt="a photograph"), "no test"),
     "a foreign script": (
         cell(outputs=[shows("text/html", '<script src="https://cdn.example/x.js"></script>')]),
         "another host",

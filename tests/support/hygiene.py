@@ -71,6 +71,8 @@ def _code_problems(cell: NotebookNode) -> list[str]:
 
 def _output_problems(output: NotebookNode, data: dict[str, object]) -> list[str]:
     found = []
+    if "image/jpeg" in data:
+        found.append("a JPEG, which no test compares")
     if any("widget" in kind for kind in data):
         found.append("a widget, which is empty without its kernel")
     texts = [value for kind, value in data.items() if isinstance(value, str) and "png" not in kind]

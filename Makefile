@@ -36,7 +36,7 @@ book: env
 test: env
 	@echo "==> Testing: package, chapters, site (10 minutes or so on two cores)"
 	$(BIN)/python -m pytest -n 2 --dist loadscope --nbval --nbval-current-env \
-	  --nbval-cell-timeout 300 --cov tests book
+	  --nbval-cell-timeout 300 --cov glassformer tests book
 
 lint: env
 	$(BIN)/ruff check

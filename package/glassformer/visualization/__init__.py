@@ -4,6 +4,7 @@ Every function returns a matplotlib figure and draws from rounded data, so that 
 give the same bytes. matplotlib is loaded when the first figure is drawn, not before.
 """
 
+from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
 from glassformer.visualization.flow import attention_flow
 from glassformer.visualization.heat_maps import heat_map
@@ -11,10 +12,12 @@ from glassformer.visualization.styling import PALETTE, rounded, safe_label, styl
 
 __all__ = [
     "PALETTE",
+    "Explorer",
     "attention_flow",
     "heat_map",
     "line_chart",
     "loss_curve",
+    "query_compass",
     "rounded",
     "safe_label",
     "style",

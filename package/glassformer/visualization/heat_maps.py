@@ -93,8 +93,10 @@ def heat_map(
                 axes.yaxis.set_ticklabels([])
             if _upright(col_labels, n_cols, columns):
                 axes.tick_params(axis="x", rotation=90)
-        figure.supxlabel(col_title, color=PALETTE["key"], fontsize=12)
-        figure.supylabel(row_title, color=PALETTE["query"], fontsize=12)
+        across = grid[-1, 0].set_xlabel if columns == 1 else figure.supxlabel
+        down = grid[0, 0].set_ylabel if lines == 1 else figure.supylabel
+        across(col_title, color=PALETTE["key"], fontsize=12)
+        down(row_title, color=PALETTE["query"], fontsize=12)
         set_title(figure, title)
     return figure
 

@@ -31,7 +31,8 @@ def nbval(folder: Path) -> dict[str, bool]:
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert report.exists(), done.stdout + done.stderr
+    print(done.stdout, done.stderr)  # shown if a test here fails
+    assert report.exists()
     passed: dict[str, bool] = {}
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = case.get("classname", "").removesuffix(".ipynb").rpartition(".")[2]

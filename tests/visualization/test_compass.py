@@ -51,5 +51,5 @@ def test_labels_are_text_and_nothing_is_loaded():
 def test_bad_arguments():
     with pytest.raises(ShapeError, match="at least one key"):
         query_compass({})
-    with pytest.raises(ShapeError, match="length=13"):
-        query_compass(KEYS, length=13)
+    with pytest.raises(ShapeError, match="length=41"):
+        query_compass(KEYS, length=41)

@@ -61,7 +61,8 @@ def lookup(learner: Any) -> None:
         learner(query, keys, values, 1.0),
         scores.softmax(-1) @ values,
         fed="one query of width 5, five keys, temperature 1",
-        hint="Here the temperature stands in the place of √d_k: dividing by both is once too much.",
+        hint="Every key has a say, through the softmax of score / temperature. The temperature "
+        "stands in the place of √d_k: do not divide by both.",
     )
     expect_close(
         "at a low temperature the best key takes everything",

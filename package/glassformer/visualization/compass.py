@@ -15,7 +15,7 @@ from glassformer.visualization.styling import PALETTE
 
 __all__ = ["Explorer", "query_compass"]
 
-_SIZE, _KEY, _LONGEST = 260, 78, 12.0  # drawing, length of a key in it, longest query
+_SIZE, _KEY, _LONGEST = 260, 78, 40.0  # drawing, length of a key in it, longest query
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def query_compass(
         keys: label -> direction of a key of length one, in degrees.
         name: who asks.
         angle: first direction of the query, in degrees.
-        length: first length of the query, from 0 to 12.
+        length: first length of the query, from 0 to 40.
 
     Raises:
         ShapeError: if there are no keys, or the length is out of range.
@@ -76,7 +76,7 @@ def query_compass(
         f"{_plane(keys, angle, length)}"
         '<div style="flex:1 1 240px;min-width:0">'
         f"{_slider(f'direction of {name}', 0, 359, 1, angle, '°')}"
-        f"{_slider(f'length of {name}', 0, _LONGEST, 0.25, length, '')}"
+        f"{_slider(f'length of {name}', 0, _LONGEST, 0.5, length, '')}"
         f'<div role="group" aria-label="shares">{rows}</div></div></div>'
         f"<script>{script}</script>"
     )
@@ -94,7 +94,7 @@ def _shares(
 
 def _reach(length: int | float) -> float:
     """How long the query is drawn: even a short one shows its direction."""
-    return 14.0 + length * 7
+    return 14.0 + length * 2
 
 
 def _tip(degrees: int | float, reach: int | float) -> tuple[str, str]:
@@ -165,7 +165,7 @@ _SCRIPT = """
     const angle = turn.value * Math.PI / 180, length = Number(long.value);
     const scores = keys.map(key => length * Math.cos(key - angle) / Math.SQRT2);
     const top = Math.max(...scores), parts = scores.map(score => Math.exp(score - top));
-    const total = parts.reduce((x, y) => x + y, 0), reach = 14 + length * 7;
+    const total = parts.reduce((x, y) => x + y, 0), reach = 14 + length * 2;
     line.setAttribute("x2", middle + reach * Math.cos(angle));
     line.setAttribute("y2", middle - reach * Math.sin(angle));
     parts.forEach((part, i) => {

@@ -6,7 +6,7 @@ Book: training
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int64
@@ -41,6 +41,7 @@ class Batch:
         return Batch(*(None if x is None else x.to(device) for x in tensors))  # type: ignore[arg-type]
 
 
+@runtime_checkable
 class TrainingData(Protocol):
     """What :class:`Trainer` asks of its data.
 

@@ -266,12 +266,17 @@ def _read(folder: str | Path, name: str) -> bytes:
 
 
 def _read_config(folder: str | Path) -> TransformerConfig:
-    data = _read(folder, CONFIG)
+    path = Path(folder) / CONFIG
     try:
-        return config_from_dict(json.loads(data))
-    except (ValueError, AttributeError) as error:
-        kind = "config" if isinstance(error, ConfigError) else "JSON"
-        raise CheckpointError(f"{Path(folder) / CONFIG}: no valid {kind} ({error})") from error
+        data = json.loads(_read(folder, CONFIG))
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path}: no JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: holds {type(data).__name__} instead of a config")
+    try:
+        return config_from_dict(data)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: no config of a model ({error})") from error
 
 
 def _to_json(data: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ Book: training
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -147,7 +147,7 @@ class Recipe:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: dict[str, Any]) -> "Recipe":
         """The recipe that :meth:`to_dict` wrote.
 
         Raises:

@@ -1,0 +1,311 @@
+"""The command line, end to end on a small text."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import jaxtyping
+import pytest
+import torch
+from glassformer import EncoderDecoder, cli
+from glassformer.cli import app
+from glassformer.data import load_text
+from glassformer.evaluation import evaluate_nll
+from glassformer.training import Recipe, load_model, load_tokenizer, read_record, save_model
+from support.runs import tiny_decoder
+from typer.testing import CliRunner
+
+runner = CliRunner()
+SMALL = ["--preset", "tiny", "--vocab-size", "307", "--length", "13", "--batch-size", "3"]
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """521 different short lines."""
+    words = ["light", "water", "stone", "river", "mountain", "garden", "shepherd", "city"]
+    lines = [f"{words[i % 7]} number {i} saw the {words[(i * i) % 8]}" for i in range(521)]
+    path = tmp_path_factory.mktemp("text") / "lines.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def run(*arguments, code=0):
+    """The command as users run it: without the checks of annotations."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        result = runner.invoke(app, [str(a) for a in arguments])
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception  # a bug: show where
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="session")
+def trained(text, tmp_path_factory):
+    """A folder with a finished run of 8 steps, and what the command said."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    result = run("train", "--text", text, "--out", folder, "--steps", 8, *SMALL)
+    return folder, result.output
+
+
+def test_training_reports_and_saves(trained):
+    folder, output = trained
+    assert re.search(r"parameters on (cpu|cuda|mps), after step 0", output)
+    lines = [line for line in output.splitlines() if line.startswith("step ")]
+    assert len(lines) == 8  # no bar where there is no terminal
+    assert re.fullmatch(
+        r"step 8/8  loss \d+\.\d{3}  dev \d+\.\d{3}  [\d,]+ tokens/s  0 s left", lines[-1]
+    )
+    assert f"glassformer generate --model {folder}" in output
+    assert read_record(folder)["step"] == 8
+    assert not load_model(folder).training
+
+
+def test_a_run_can_be_told_from_its_record(trained, text):
+    folder, _ = trained
+    recipe = Recipe.from_dict(read_record(folder)["run"])
+    assert recipe == Recipe(
+        text=str(text), preset="tiny", vocab_size=307, length=13, batch_size=3, steps=8
+    )
+
+
+def test_generate_writes_on(trained):
+    folder, _ = trained
+    prompt = ["generate", "--model", folder, "--prompt", "light number"]
+    one = run(*prompt, "--seed", 3, "--max-new-tokens", 5)
+    assert one.output.startswith("light number")
+    assert one.output.endswith("\n")
+    assert len(one.output) > len("light number\n")
+    assert run(*prompt, "--seed", 3, "--max-new-tokens", 5).output == one.output
+    free = {run(*prompt, "--temperature", 5, "--top-k", 50, "--top-p", 0.99).output for _ in "abc"}
+    assert len(free) > 1
+
+
+def test_generate_streams_what_generation_gives(trained):
+    folder, _ = trained
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    ids = tokenizer.encode("stone")
+    for _ in range(6):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+        if ids[-1] == tokenizer.eos_id:
+            break
+    written = run(
+        "generate", "--model", folder, "--prompt", "stone", "--temperature", 0,
+        "--max-new-tokens", 6,
+    )  # fmt: skip
+    assert written.output == tokenizer.decode(ids) + "\n"
+
+
+def test_generate_from_nothing_and_beyond_the_end(trained):
+    folder, _ = trained
+    assert run("generate", "--model", folder, "--prompt", "", "--seed", 1).output.strip()
+    long = run("generate", "--model", folder, "--prompt", "light", "--max-new-tokens", 99, code=2)
+    assert "room for 13" in long.stderr
+
+
+def test_evaluate_measures(trained, text):
+    folder, _ = trained
+    result = run("evaluate", "--model", folder, "--split", "test", "--window", 11, "--stride", 5)
+    rows = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in result.output.splitlines())
+    lines = load_text(text).test
+    score = evaluate_nll(
+        load_model(folder),
+        load_tokenizer(folder).encode_stream(lines),
+        window=11,
+        stride=5,
+        n_chars=sum(len(line) + 1 for line in lines),
+    )
+    assert rows["nats per token"] == f"{score.nll:.4f}"
+    assert rows["perplexity"] == f"{score.perplexity:.2f}"
+    assert rows["bits per character"] == f"{score.bits_per_character:.4f}"
+    assert rows["text"] == f"{text}, test"
+    other = run("evaluate", "--model", folder, "--text", text, "--window", 11, "--stride", 5)
+    assert f"{text}, dev" in other.output
+
+
+def test_info(trained):
+    folder, _ = trained
+    machine = run("info").output
+    assert f"torch                {torch.__version__}" in machine
+    assert "preset small         1,055,488 parameters" in machine
+    about = run("info", "--model", folder).output
+    size = sum(p.numel() for p in load_model(folder).parameters())
+    assert f"{size:,} parameters: 2 layers, width 64" in about
+    assert "cache per token    1,024 bytes" in about
+    assert "8 of 8 steps" in about
+    assert "dev loss" in about
+
+
+def test_resume_goes_on_bit_for_bit(text, tmp_path, monkeypatch):
+    """Ctrl-C in step 3, twice over: the end is that of a run that nobody stopped."""
+    options = ["--text", text, "--steps", 8, "--dropout", 0.1, "--save-every", 5, *SMALL]
+    run("train", "--out", tmp_path / "whole", *options)
+
+    def interrupting(console, trainer):
+        def show(report):
+            if report.step in (3, 6):
+                signal.raise_signal(signal.SIGINT)
+
+        return cli.nullcontext(show)
+
+    monkeypatch.setattr(cli, "_progress", interrupting)
+    stopped = run("train", "--out", tmp_path / "part", *options, code=130)
+    assert "Stopped after step 3" in stopped.output
+    command = stopped.output.splitlines()[-1].strip()
+    assert command == f"glassformer train --resume {tmp_path / 'part'}"
+    again = run(*command.split()[1:], code=130)
+    assert "Stopped after step 6" in again.output
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    run(*command.split()[1:])
+    run(*command.split()[1:])  # a finished run stays as it is
+    states = [
+        torch.load(tmp_path / name / "training_state.pt", weights_only=True)
+        for name in ("whole", "part")
+    ]
+    assert states[0]["step"] == states[1]["step"] == 8
+    for name, value in states[0]["model"].items():
+        assert torch.equal(value, states[1]["model"][name]), name
+    histories = [state["history"]["values"] for state in states]
+    seconds = 5
+    keep = [i for i in range(7) if i != seconds]
+    torch.testing.assert_close(
+        histories[0][:, keep], histories[1][:, keep], rtol=0, atol=0, equal_nan=True
+    )
+
+
+def test_resume_refuses_what_contradicts_the_run(trained, text, tmp_path):
+    folder, _ = trained
+    lr = run("train", "--resume", folder, "--lr", 0.5, code=2)
+    assert "--lr 0.5 contradicts the run" in lr.stderr
+    steps = run("train", "--resume", folder, "--steps", 9, code=2)
+    assert "--steps 9 contradicts" in steps.stderr
+    out = run("train", "--resume", folder, "--out", tmp_path / "other", code=2)
+    assert "--out" in out.stderr
+    run("train", "--resume", folder, "--steps", 8, "--text", text, "--out", folder)
+
+
+def test_resume_refuses_a_text_that_changed(trained, text, tmp_path):
+    copy = tmp_path / "lines.txt"
+    copy.write_bytes(text.read_bytes())
+    run("train", "--text", copy, "--out", tmp_path / "run", "--steps", 2, *SMALL)
+    copy.write_text(copy.read_text(encoding="utf-8").replace("saw", "was"), encoding="utf-8")
+    changed = run("train", "--resume", tmp_path / "run", code=2)
+    assert "other data" in changed.stderr
+
+
+def test_resume_needs_a_run(tmp_path):
+    save_model(tmp_path / "m", tiny_decoder())
+    assert "no run of" in run("train", "--resume", tmp_path / "m", code=2).stderr
+    assert "no such folder" in run("train", "--resume", tmp_path / "none", code=2).stderr
+
+
+def test_a_folder_in_use_is_not_overwritten(trained, text, tmp_path):
+    folder, _ = trained
+    before = (folder / "record.json").read_bytes()
+    used = run("train", "--text", text, "--out", folder, code=2)
+    assert f"continue its run with --resume {folder}" in used.stderr
+    assert (folder / "record.json").read_bytes() == before
+
+
+def one_clean_line(result):
+    assert result.stdout == "" or "Training a tokenizer" in result.stdout
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_errors_are_one_line(trained, text, tmp_path):
+    folder, _ = trained
+    missing = run("train", "--text", tmp_path / "no.txt", "--out", tmp_path / "r", code=2)
+    assert "no.txt" in one_clean_line(missing)
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("caf\xe9\n".encode("latin-1") * 3)
+    bad = run("train", "--text", latin, "--out", tmp_path / "r", code=2)
+    assert "line 1" in one_clean_line(bad)
+    large = run("train", "--text", text, "--out", tmp_path / "r", "--vocab-size", 99999, code=2)
+    assert "vocab_size=99999" in one_clean_line(large)
+    half = run(
+        "train", "--text", text, "--out", tmp_path / "r", *SMALL, "--precision", "float16",
+        "--device", "cpu", code=2,
+    )  # fmt: skip
+    assert "float16" in one_clean_line(half)
+    device = run("generate", "--model", folder, "--prompt", "a", "--device", "toaster", code=2)
+    assert "--device toaster" in one_clean_line(device)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_damaged_model_and_one_of_another_kind(trained, tmp_path):
+    from support.core import translator_config
+
+    save_model(tmp_path / "t", EncoderDecoder(translator_config()))
+    kind = run("generate", "--model", tmp_path / "t", "--prompt", "a", code=2)
+    assert "holds a EncoderDecoder" in one_clean_line(kind)
+    (tmp_path / "t" / "model.safetensors").write_bytes(b"")
+    damaged = run("evaluate", "--model", tmp_path / "t", code=2)
+    assert "model.safetensors" in one_clean_line(damaged)
+
+
+def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "train_tokenizer", interrupted)
+    result = run("train", "--text", text, "--out", tmp_path / "r", code=130)
+    assert "Interrupted" in result.stderr
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    with cli._interrupt() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_bar_is_for_terminals(text, tmp_path):
+    from io import StringIO
+
+    from rich.console import Console
+
+    stream = StringIO()
+    console = Console(file=stream, force_terminal=True, width=120)
+    recipe = Recipe(text=str(text), preset="tiny", vocab_size=307, length=13, steps=2)
+    corpus = recipe.corpus()
+    tokenizer = cli.train_tokenizer(corpus.train, 307)
+    trainer = recipe.trainer(corpus, tokenizer, torch.device("cpu"))
+    with cli._progress(console, trainer) as show:
+        for report in trainer.run():
+            show(report)
+    assert "2/2" in stream.getvalue()
+    assert "tokens/s" in stream.getvalue()
+
+
+def test_a_real_process_stops_with_ctrl_c_and_goes_on(text, tmp_path):
+    """``python -m glassformer``, SIGINT in the middle, and the printed command."""
+    command = [sys.executable, "-m", "glassformer"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    options = ["--text", text, "--out", tmp_path / "run", "--steps", "300", *SMALL]
+    process = subprocess.Popen(
+        [*command, "train", *map(str, options), "--eval-every", "2", "--save-every", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    for line in process.stdout:
+        if line.startswith("step 2/"):
+            break
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == ""
+    resume = output.splitlines()[-1].split()
+    assert resume == ["glassformer", "train", "--resume", str(tmp_path / "run")]
+    record = read_record(tmp_path / "run")
+    assert 2 <= record["step"] < 300
+    assert f"Stopped after step {record['step']}" in output

@@ -70,8 +70,7 @@ def apply_rotary(
     """
     if cos.ndim == 3:
         cos, sin = cos[:, None], sin[:, None]
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    first, second = wide.chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)  # the angles are float32, and so are the products
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return turned.to(x.dtype)
 

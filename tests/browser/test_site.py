@@ -199,3 +199,23 @@ def test_a_missing_page_leads_home(visit: Visit):
     page.wait_for_url("**/book/index.html")
     assert page.locator("h1").first.inner_text().startswith("Glassformer")
     assert visit.foreign == []
+
+
+def test_the_query_turns_by_keyboard_and_by_mouse(visit: Visit):
+    page = visit.open("attention")
+    compass = page.locator("[id^=compass-]").first
+    compass.scroll_into_view_if_needed()
+    direction, length = compass.locator("input[type=range]").all()
+
+    def shares() -> list[float]:
+        return [float(text) for text in compass.locator(".share").all_inner_texts()]
+
+    before = shares()
+    direction.focus()
+    page.keyboard.press("End")
+    turned = shares()
+    assert turned != before
+    assert sum(turned) == pytest.approx(1, abs=0.03)
+    box = length.bounding_box()
+    page.mouse.click(box["x"] + 2, box["y"] + box["height"] / 2)
+    assert max(shares()) - min(shares()) <= 0.01  # a query of length 0 listens to all alike

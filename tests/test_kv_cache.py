@@ -139,6 +139,8 @@ class TestGrowing:
         assert cache.bytes == 2 * N_LAYERS * B * K * 7 * E * 4
         cache.crop(4)
         assert cache.bytes == 2 * N_LAYERS * B * K * 4 * E * 4
+        held = [x.untyped_storage().nbytes() for layer in cache.layers for x in layer.kv]
+        assert sum(held) == cache.bytes  # really given back, and no view of the old tensor
         cache.reset()
         assert cache.bytes == 0
 

@@ -39,10 +39,13 @@ def test_target_sees_no_future_and_all_of_the_source(variant):
 
 
 @EACH
-def test_padding_and_batch_change_nothing(variant):
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_and_batch_change_nothing(variant, left):
     model = scrambled(translator_config(**variant))
     source, target = ids(3, 7), ids(3, 5)
     source_mask, target_mask = lengths_mask(7, 2, 4, width=7), lengths_mask(3, 5, 1, width=5)
+    if left:
+        source_mask, target_mask = source_mask.flip(1), target_mask.flip(1)
     for filler in (0, 5):
         logits = model(
             source.masked_fill(~source_mask, filler),

@@ -76,13 +76,18 @@ def test_O04_the_last_window_of_an_epoch_is_a_step_of_its_own():
     assert digest(trainer.model) == digest(by_hand.model)
 
 
-@pytest.mark.parametrize("stop", [3, 10, 17], ids=["mid-epoch", "end of epoch", "second epoch"])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(
+    ("stop", "accumulate"),
+    [(3, 1), (10, 1), (17, 1), (6, 3)],
+    ids=["mid-epoch", "end of epoch", "second epoch", "accumulating"],
+)
 def test_O09_resuming_changes_no_bit(stop, accumulate):
     """Ten batches an epoch, dropout, and noise in the data drawn from torch's random numbers."""
     keywords = {"accumulate": accumulate, "eval_every": 5, "dev_loss": dev_loss}
     whole = make_trainer(NoisyData(), **keywords)
     expected = list(whole.run(until=23))
+    orders = [list(batch) for epoch in range(8) for batch in NoisyData().epoch(epoch)]
+    assert whole.data.seen == orders[: len(whole.data.seen)]  # every epoch in its own order
 
     first = make_trainer(NoisyData(), **keywords)
     list(first.run(until=stop))

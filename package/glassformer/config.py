@@ -74,7 +74,7 @@ class TransformerConfig:
         norm_eps: added to the variance inside the root.
         positions: ``sinusoidal``, ``learned``, ``rotary`` (Su et al. 2021) or ``none``. With
             sinusoids the token vectors are multiplied by sqrt(d_model), as in Vaswani et al. 2017
-            section 3.4, so that both terms of the sum have about the same size.
+            section 3.4, so that the sinusoids do not drown them.
         rope_base: base of the rotary frequencies.
         bias: whether linear layers have a bias.
         dropout: share of values dropped in training: embeddings, attention weights, the hidden

@@ -135,16 +135,15 @@ def test_dropout_in_training_only_and_by_seed():
 
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize(
-    ("variant", "limit"),
+    "variant",
     [
-        ({"positions": "learned"}, 1.1),
-        ({"positions": "rotary", "norm": "rms"}, 1.1),
-        ({"positions": "sinusoidal", "norm_position": "post"}, 1.25),
-        # tied, the stream still holds mostly the token itself, which the head then repeats
-        ({"positions": "sinusoidal"}, 2.0),
+        {"positions": "learned"},
+        {"positions": "rotary", "norm": "rms"},
+        {"positions": "sinusoidal", "norm_position": "post"},
+        {"positions": "sinusoidal"},
     ],
 )
-def test_first_loss_is_about_that_of_guessing(variant, limit, tie):
+def test_first_loss_is_about_that_of_guessing(variant, tie):
     """T05: a unit-variance embedding times sqrt(d) under a tied head would start near 250."""
     sizes = {"vocab_size": 1000, "max_len": 32, "d_model": 256, "n_heads": 4, "n_layers": 2}
     model = build_model(DecoderConfig(**sizes, tie_embeddings=tie, **variant)).eval()
@@ -152,7 +151,7 @@ def test_first_loss_is_about_that_of_guessing(variant, limit, tie):
     with torch.no_grad():
         logits = model(tokens[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    assert 0.95 * math.log(1000) < loss < limit * math.log(1000)
+    assert 0.95 * math.log(1000) < loss < 1.1 * math.log(1000)
 
 
 def test_one_token_and_none():

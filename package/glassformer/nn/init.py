@@ -6,7 +6,7 @@ Book: assembling
 from torch import nn
 
 from glassformer.nn.blocks import Block, Stack
-from glassformer.nn.embeddings import InputEmbedding, TokenEmbedding
+from glassformer.nn.embeddings import TokenEmbedding
 
 __all__ = ["init_weights"]
 
@@ -17,10 +17,9 @@ def init_weights(model: nn.Module) -> None:
     Linear layers get Glorot-uniform weights (Glorot & Bengio 2010, equation 16) and zero biases.
     In a pre-norm stack of L blocks, the layers that write to the residual stream are divided by
     sqrt(2 L), so that the stream keeps its size with depth (Radford et al. 2019, section 2.3).
-    Token vectors are normal with standard deviation 0.02, or d_model^-0.5 where they are multiplied
-    by sqrt(d_model); an untrained model then starts near a loss of ln(vocab_size), or some nats
-    above where sinusoids meet pre-norm and a tied head: there the stream still holds mostly the
-    token itself, and the head repeats it. The padding row stays zero.
+    Token vectors are normal with standard deviation 0.02 (Radford et al. 2019), small enough that an
+    untrained model starts near a loss of ln(vocab_size) even where sinusoids multiply them by
+    sqrt(d_model) and a tied head reads them back. The padding row stays zero.
 
     Book: assembling
     """
@@ -33,10 +32,7 @@ def init_weights(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=0.02)
             module.reset_pad()
     for module in model.modules():
-        if isinstance(module, InputEmbedding) and module.sinusoidal:
-            nn.init.normal_(module.tokens.weight, std=module.tokens.weight.shape[1] ** -0.5)
-            module.tokens.reset_pad()
-        elif isinstance(module, Stack):
+        if isinstance(module, Stack):
             _shrink_residual_writers(module)
 
 

@@ -13,6 +13,7 @@ from glassformer.costs import (
     kv_cache_bytes,
     parameter_count,
 )
+from glassformer.errors import ConfigError
 from support.core import decoder_config, encoder_config, ids, translator_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -105,3 +106,8 @@ def test_kv_cache_bytes(n_kv_heads, dtype):
     assert growing.bytes == kv_cache_bytes(config, 5, 9, bytes_per_value=dtype.itemsize)
     assert static.bytes == kv_cache_bytes(config, 5, 13, bytes_per_value=dtype.itemsize)
     assert growing.bytes == 2 * 2 * 5 * 9 * (n_kv_heads or 3) * 10 * dtype.itemsize
+
+
+def test_forward_flops_refuses_two_stacks(no_shape_checks):
+    with pytest.raises(ConfigError, match="count the two apart"):
+        forward_flops(transformer_base(), 1, 7)

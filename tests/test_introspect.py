@@ -195,3 +195,13 @@ def test_compiled_model():
     ):
         pass
     assert hooks(model) == 0
+
+
+def test_compiled_part():
+    model = build_model(decoder_config())
+    model.decoder = torch.compile(model.decoder, backend="eager")
+    with (
+        pytest.raises(GlassformerError, match=r"pass the model that was given to torch\.compile"),
+        capture_attention(model),
+    ):
+        pass

@@ -8,6 +8,7 @@ Book: assembling
 """
 
 from glassformer.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, TransformerConfig
+from glassformer.errors import ConfigError
 
 __all__ = [
     "attention_macs",
@@ -58,8 +59,13 @@ def forward_flops(
         batch, length: shape of the tokens.
         cached: tokens already in the cache: one step of generation has ``length=1``.
 
+    Raises:
+        ConfigError: an encoder-decoder, whose two stacks read sequences of different lengths.
+
     Book: assembling
     """
+    if isinstance(config, EncoderDecoderConfig):
+        raise ConfigError("forward_flops counts one stack on one sequence; count the two apart")
     attention = attention_macs(
         length,
         config.d_model,

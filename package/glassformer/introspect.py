@@ -37,7 +37,8 @@ def capture_attention(
 
     Book: visualization
     """
-    if hasattr(model, "_orig_mod"):  # the wrapper that torch.compile puts around a model
+    # torch.compile wraps a module in one that holds it as `_orig_mod`
+    if any(hasattr(module, "_orig_mod") for module in model.modules()):
         raise GlassformerError(
             "a compiled model does not run the hooks that record its weights; pass the model that "
             "was given to torch.compile"

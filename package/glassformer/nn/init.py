@@ -17,8 +17,8 @@ def init_weights(model: nn.Module) -> None:
     Linear layers get Glorot-uniform weights (Glorot & Bengio 2010, equation 16) and zero biases.
     In a pre-norm stack of L blocks, the layers that write to the residual stream are divided by
     sqrt(2 L), so that the stream keeps its size with depth (Radford et al. 2019, section 2.3).
-    Token vectors are normal with standard deviation 0.02 (Radford et al. 2019), small enough that an
-    untrained model starts near a loss of ln(vocab_size) even where sinusoids multiply them by
+    Token vectors are normal with standard deviation 0.02 (Radford et al. 2019), small enough that
+    an untrained model starts near a loss of ln(vocab_size) even where sinusoids multiply them by
     sqrt(d_model) and a tied head reads them back. The padding row stays zero.
 
     Book: assembling

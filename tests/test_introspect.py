@@ -198,7 +198,7 @@ def test_compiled_model():
 
 
 def test_compiled_part():
-    model = build_model(decoder_config())
+    model = scrambled(decoder_config())
     model.decoder = torch.compile(model.decoder, backend="eager")
     with (
         pytest.raises(GlassformerError, match=r"pass the model that was given to torch\.compile"),

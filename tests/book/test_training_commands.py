@@ -1,0 +1,30 @@
+"""Every command line that the chapter `training` shows is one that the program understands."""
+
+import re
+import shlex
+
+import nbformat
+import pytest
+import typer
+from glassformer.cli import app
+from support.project import BOOK
+
+
+def shown_commands() -> list[str]:
+    cells = nbformat.read(BOOK / "training.ipynb", as_version=4).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    blocks = re.findall(r"```bash\n(.*?)```", prose, re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip()]
+
+
+def test_the_chapter_shows_commands() -> None:
+    assert len(shown_commands()) >= 4
+
+
+@pytest.mark.parametrize("line", shown_commands())
+def test_a_shown_command_exists_with_its_options(line: str) -> None:
+    program, name, *arguments = shlex.split(line)
+    assert program == "glassformer"
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command.make_context(name, list(arguments))  # raises on an unknown option or a wrong value

@@ -131,7 +131,7 @@ def test_info(trained):
     folder, _ = trained
     machine = run("info").output
     assert f"torch                {torch.__version__}" in machine
-    assert "preset small         1,055,488 parameters" in machine
+    assert "preset small         1,041,536 parameters" in machine
     about = run("info", "--model", folder).output
     size = sum(p.numel() for p in load_model(folder).parameters())
     assert f"{size:,} parameters: 2 layers, width 64" in about

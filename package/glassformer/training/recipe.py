@@ -94,7 +94,7 @@ class Recipe:
         )
 
     def config(self, vocab_size: int, pad_id: int | None = None) -> DecoderConfig:
-        """The model, for a tokenizer of this many pieces."""
+        """The model, for a tokenizer of this many pieces: the LLaMA layout, small."""
         d_model, n_heads, n_layers, _ = _PRESETS[self.preset]
         return DecoderConfig(
             vocab_size=vocab_size,
@@ -102,6 +102,10 @@ class Recipe:
             d_model=d_model,
             n_heads=n_heads,
             n_layers=n_layers,
+            d_ff=d_model * 8 // 3 // 8 * 8,  # a gated network of this width costs as much as 4 d
+            activation="swiglu",
+            norm="rms",
+            bias=False,
             dropout=self.dropout,
             pad_id=pad_id,
         )

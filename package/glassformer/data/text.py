@@ -12,7 +12,15 @@ from typing import Literal
 
 from glassformer.errors import DataError
 
-__all__ = ["Corpus", "data_root", "load_text", "load_tiny_shakespeare", "read_lines", "split_of"]
+__all__ = [
+    "Corpus",
+    "data_root",
+    "load_text",
+    "load_tiny_shakespeare",
+    "read_lines",
+    "split_lines",
+    "split_of",
+]
 
 Split = Literal["train", "dev", "test"]
 
@@ -92,7 +100,7 @@ def split_of(text: str) -> Split:
 
 
 def split_lines(lines: list[str]) -> Corpus:
-    """Sort lines into a :class:`Corpus` by :func:`split_of`, keeping their order."""
+    """Sort lines into a :class:`Corpus` by :func:`split_of`, keeping their order. Book: training"""
     parts: dict[Split, list[str]] = {"train": [], "dev": [], "test": []}
     for line in lines:
         parts[split_of(line)].append(line)

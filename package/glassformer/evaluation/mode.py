@@ -33,6 +33,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's first parameter or buffer; the CPU if it has none."""
+    """The device of a model's first parameter or buffer; the CPU if it has none. Book: training"""
     tensors = itertools.chain(model.parameters(), model.buffers())
     return next(tensors, torch.empty(0)).device

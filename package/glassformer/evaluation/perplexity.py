@@ -157,4 +157,4 @@ def _token_nll(
     logits: Float[Tensor, "batch time vocab"], targets: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time"]:
     nll = F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
-    return nll.double().cpu()
+    return nll.cpu().double()

@@ -6,7 +6,6 @@ Random queries and keys, once with the division by the square root of their widt
 from pathlib import Path
 
 import torch
-
 from glassformer.functional import attention_weights
 from glassformer.visualization import heat_map, style
 
@@ -28,7 +27,8 @@ def main() -> None:
         maps,
         labels,
         labels,
-        title=f"Same queries, same keys: without the division by √{D_HEAD}, one token is all they hear",
+        title=f"Same queries, same keys: without the division by √{D_HEAD}, "
+        "one token is all they hear",
     )
     target = Path(__file__).with_name("readme.svg")
     figure.savefig(target, facecolor="white", metadata={"Date": None, "Creator": None})

@@ -1,5 +1,6 @@
 """Every command line that the chapter `training` shows is one that the program understands."""
 
+import ast
 import re
 import shlex
 
@@ -28,3 +29,25 @@ def test_a_shown_command_exists_with_its_options(line: str) -> None:
     assert program == "glassformer"
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     command.make_context(name, list(arguments))  # raises on an unknown option or a wrong value
+
+
+def test_the_first_command_is_the_run_of_the_chapter() -> None:
+    """Its options and the arguments of the chapter's recipe are the same."""
+    code = [
+        cell.source
+        for cell in nbformat.read(BOOK / "training.ipynb", as_version=4).cells
+        if cell.cell_type == "code" and "recipe = Recipe(" in cell.source
+    ]
+    (call,) = (
+        node
+        for node in ast.walk(ast.parse(code[0]))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Recipe"
+    )
+    recipe = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    _, name, *arguments = shlex.split(shown_commands()[0])
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    typed = command.make_context(name, arguments).params
+    default = command.make_context(name, []).params
+    changed = {key: value for key, value in typed.items() if value != default[key] or key in recipe}
+    changed.pop("out")
+    assert {key: getattr(value, "value", value) for key, value in changed.items()} == recipe

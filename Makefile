@@ -34,7 +34,7 @@ book: env
 	@echo "==> Done. Open _build/html/index.html, or run: make serve"
 
 test: env
-	@echo "==> Testing: package, chapters, site (10 minutes or so on two cores)"
+	@echo "==> Testing: package, chapters, site (about seven minutes on two cores)"
 	$(BIN)/python -m pytest -n 2 --dist loadscope --nbval --nbval-current-env \
 	  --nbval-cell-timeout 300 --cov glassformer tests book
 

@@ -65,9 +65,7 @@ def test_unknown_kind(kind):
 
 
 def test_the_base_describes_no_model():
-    with pytest.raises(
-        ConfigError, match="TransformerConfig describes no model; use Encoder"
-    ):
+    with pytest.raises(ConfigError, match="TransformerConfig describes no model; use Encoder"):
         build_model(TransformerConfig(**SIZES))
 
 

@@ -120,6 +120,14 @@ def _step_inside(model: Any, parts: Any, optimizer: Any) -> None:
         optimizer.step()
 
 
+def _cleared_inside(model: Any, parts: Any, optimizer: Any) -> None:
+    n_tokens = sum(len(targets) for _, targets in parts)
+    for inputs, targets in parts:
+        optimizer.zero_grad()
+        (F.cross_entropy(model(inputs), targets, reduction="sum") / n_tokens).backward()
+    optimizer.step()
+
+
 def _carry_over(model: Any, parts: Any, optimizer: Any) -> None:
     n_tokens = sum(len(targets) for _, targets in parts)
     for inputs, targets in parts:
@@ -218,6 +226,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("accumulate", _sum_of_means, "the sum is divided"),
     ("accumulate", _sum, "the gradient is that of a mean"),
     ("accumulate", _step_inside, "one optimiser step"),
+    ("accumulate", _cleared_inside, "every micro-batch counts"),
     ("accumulate", _carry_over, "old gradients are not carried over"),
     ("score_text", _blocks, "every token but the first is scored"),
     ("score_text", _no_tail, "every token but the first is scored"),

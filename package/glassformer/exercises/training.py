@@ -215,6 +215,16 @@ def accumulate(learner: Callable[..., Any]) -> None:
             got="other weights",
             hint=hint,
         )
+    last = _one_step(start, parts[-1:], F.cross_entropy, 1)
+    along = F.cosine_similarity((start - got).flatten(), (start - last).flatten(), dim=0)
+    expect(
+        float(along) < 1 - 1e-5,
+        "every micro-batch counts",
+        fed=fed,
+        expected="a step along the gradient of all 12 tokens",
+        got="a step along the gradient of the last micro-batch alone",
+        hint="What does zero_grad clear when it stands inside the loop?",
+    )
     expect_close(
         "the update equals that of one big batch", got, want, fed=fed, hint="Sum, then divide once."
     )
@@ -292,12 +302,13 @@ def _score_one(learner: Callable[..., Any], n: int, window: int, stride: int) ->
         hint="A window of w inputs predicts w tokens, so it needs w + 1 ids; "
         "and the last window must reach the end.",
     )
+    twice = [token for token in range(n) if tokens.count(token) > 1]
     expect(
-        len(tokens) == len(set(tokens)),
+        not twice,
         "no token is scored twice",
         fed=fed,
         expected=f"{n - 1} scores",
-        got=f"{len(tokens)} scores",
+        got=f"{len(tokens)} scores, more than one of token {', '.join(map(str, twice))}",
         hint="Windows overlap. How many of a window's targets are new?",
     )
     expect(

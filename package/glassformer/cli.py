@@ -3,12 +3,17 @@
 Book: training
 """
 
+import codecs
+import dataclasses
+import errno
 import functools
 import importlib.metadata
+import io
 import platform
 import secrets
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -30,8 +35,8 @@ from rich.progress import (
 
 from glassformer.config import DecoderConfig
 from glassformer.costs import forward_flops, kv_cache_bytes, parameter_count
-from glassformer.data import Tokenizer, train_tokenizer
-from glassformer.errors import CheckpointError, ConfigError, GlassformerError
+from glassformer.data import Corpus, Tokenizer, train_tokenizer
+from glassformer.errors import CheckpointError, ConfigError, DataError, GlassformerError
 from glassformer.evaluation import evaluate_nll
 from glassformer.generation import sampler, stream
 from glassformer.models import Decoder
@@ -46,6 +51,7 @@ from glassformer.training import (
     save_checkpoint,
 )
 from glassformer.training.folder import existing_folder
+from glassformer.training.step import make_scaler
 
 __all__ = ["app"]
 
@@ -86,6 +92,9 @@ class SplitName(StrEnum):
 TextFile = Annotated[
     Path | None, typer.Option(help="A UTF-8 text, one sentence a line. Default: King James Bible.")
 ]
+OtherTextFile = Annotated[
+    Path | None, typer.Option(help="A UTF-8 text. Default: the one the model was trained on.")
+]
 ModelFolder = Annotated[Path, typer.Option(help="Folder that `glassformer train` wrote.")]
 DeviceName = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 
@@ -95,9 +104,12 @@ def _clean_errors(command: Callable[_Params, _Result]) -> Callable[_Params, _Res
 
     @functools.wraps(command)
     def wrapped(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+        _write_anything()
         try:
             return command(*args, **kwargs)
-        except GlassformerError as error:
+        except (GlassformerError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # the reader, such as `head`, has had enough: typer ends quietly
             typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
@@ -105,6 +117,14 @@ def _clean_errors(command: Callable[_Params, _Result]) -> Callable[_Params, _Res
             raise typer.Exit(130) from error
 
     return wrapped
+
+
+def _write_anything() -> None:
+    """Let no character stop a run: a terminal without it shows ``?``; odd paths pass unchanged."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            utf_8 = codecs.lookup(output.encoding).name == "utf-8"
+            output.reconfigure(errors="surrogateescape" if utf_8 else "replace")
 
 
 @app.command()
@@ -216,7 +236,7 @@ def generate(
 @_clean_errors
 def evaluate(
     model: ModelFolder,
-    text: TextFile = None,
+    text: OtherTextFile = None,
     split: Annotated[SplitName, typer.Option(help="Part of the text.")] = SplitName.dev,
     window: Annotated[int | None, typer.Option(help="Default: what the model can see.")] = None,
     stride: Annotated[int | None, typer.Option(help="Window step; default: window.")] = None,
@@ -225,11 +245,15 @@ def evaluate(
     """Measure how well a model predicts a text, every token once."""
     decoder, tokenizer = _load(model, device)
     source = read_record(model).get("run", {}).get("text") if text is None else str(text)
-    lines = getattr(Recipe(text=source).corpus(), split.value)
+    longest = decoder.config.max_len
+    window = longest if window is None else window
+    if not 1 <= window <= longest:
+        raise ConfigError(f"--window {window} must be from 1 to {longest}, all this model can see")
+    lines = getattr(_corpus(Recipe(text=source), saved=text is None), split.value)
     score = evaluate_nll(
         decoder,
         tokenizer.encode_stream(lines),
-        window=decoder.config.max_len if window is None else window,
+        window=window,
         stride=stride,
         n_chars=sum(len(line) + 1 for line in lines),
     )
@@ -275,7 +299,8 @@ def info(
 
 def _train(recipe: Recipe, folder: Path, device: torch.device, *, resumed: bool) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    corpus = recipe.corpus()
+    make_scaler(recipe.precision, device)  # a precision it cannot do is refused before the work
+    corpus = _corpus(recipe, saved=resumed)
     if resumed:
         tokenizer = load_tokenizer(folder)
     else:
@@ -285,21 +310,26 @@ def _train(recipe: Recipe, folder: Path, device: torch.device, *, resumed: bool)
     save = functools.partial(save_checkpoint, folder, trainer, tokenizer, run=recipe.to_dict())
     if resumed:
         load_checkpoint(folder, trainer)
-    else:
-        save()  # a folder that cannot be written shows now, not at the first stop
+    save()  # a folder that cannot be written shows now, not at the first stop
     size = parameter_count(recipe.config(tokenizer.vocab_size))
     console.print(f"{size:,} parameters on {device}, after step {trainer.step}, in {folder}")
-    with _interrupt() as stop, _progress(console, trainer) as show:
-        for report in trainer.run():
-            show(report)
-            if report.step % recipe.save_interval == 0 or report.step == recipe.steps:
-                save()
-            if stop.is_set():
-                break
     name = shlex.quote(str(folder))
-    if trainer.step < recipe.steps:
-        save()
-        console.print(f"Stopped after step {trainer.step}; all of it is saved. Continue with:")
+    stopped = ""
+    try:
+        with _interrupt() as stop, _progress(console, trainer) as show:
+            for report in trainer.run():
+                if report.step % recipe.save_interval == 0 or report.step == recipe.steps:
+                    save()  # before the report, which may meet a closed pipe
+                show(report)
+                if stop.is_set():
+                    break
+        if trainer.step < recipe.steps:
+            save()
+            stopped = "all of it is saved"
+    except KeyboardInterrupt:  # the second Ctrl-C, which does not wait
+        stopped = f"step {read_record(folder)['step']} is saved"
+    if stopped:
+        console.print(f"Stopped after step {trainer.step}; {stopped}. Continue with:")
         console.print(f"  glassformer train --resume {name}")
         raise typer.Exit(130)
     console.print(f"Best dev loss {trainer.best.loss:.4f} nats per token. Let it write with:")
@@ -307,22 +337,34 @@ def _train(recipe: Recipe, folder: Path, device: torch.device, *, resumed: bool)
 
 
 def _saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe:
-    """The recipe of a run; whatever was typed beside ``--resume`` must agree with it."""
+    """The recipe of a run; whatever was typed beside ``--resume`` must agree with it.
+
+    Only the text may have moved: its tokens are compared when the run is loaded.
+    """
     try:
         recipe = Recipe.from_dict(read_record(folder).get("run", {}))
     except ConfigError as error:
         raise CheckpointError(
             f"{folder}: holds a model but no run of `glassformer train`; train into a new folder"
         ) from error
-    saved = {**recipe.to_dict(), "out": str(folder.resolve())}
+    text = typed.pop("text", recipe.text)
+    saved = {**recipe.filled().to_dict(), "out": str(folder.resolve())}
     for name, value in typed.items():
         if value != saved[name]:
             raise CheckpointError(
                 f"--{name.replace('_', '-')} {value} contradicts the run in {folder}, which has "
-                f"{'the default' if saved[name] is None else saved[name]}; leave it out, or start "
-                "a new run with --out"
+                f"{saved[name]}; leave it out, or start a new run with --out"
             )
-    return recipe
+    return dataclasses.replace(recipe, text=text)
+
+
+def _corpus(recipe: Recipe, *, saved: bool) -> Corpus:
+    try:
+        return recipe.corpus()
+    except DataError as error:
+        if not saved or recipe.text is None or Path(recipe.text).exists():
+            raise
+        raise DataError(f"{error}; if the text has moved, say where with --text") from error
 
 
 def _refuse_used(out: Path) -> None:
@@ -351,7 +393,7 @@ def _device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()  # "meta" makes tensors, but they hold nothing
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
             f"--device {name} is no device of this machine; use auto, cpu, cuda, cuda:<number> "

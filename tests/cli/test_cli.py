@@ -1,7 +1,9 @@
 """The command line, end to end on a small text."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,6 +190,39 @@ def test_resume_refuses_what_contradicts_the_run(trained, text, tmp_path):
     run("train", "--resume", folder, "--steps", 8, "--text", text, "--out", folder)
 
 
+def test_resume_takes_a_default_that_is_typed_out(trained):
+    """What a recipe leaves open has a value all the same, and that is no contradiction."""
+    folder, _ = trained
+    run(
+        "train", "--resume", folder, "--lr", 4e-3, "--warmup", 0, "--stride", 13,
+        "--eval-every", 1, "--save-every", 1,
+    )  # fmt: skip
+    other = run("train", "--resume", folder, "--stride", 12, code=2)
+    assert "--stride 12 contradicts the run" in other.stderr
+    assert "which has 13" in other.stderr
+
+
+def test_a_text_may_move_but_not_change(text, tmp_path):
+    copy, moved = tmp_path / "lines.txt", tmp_path / "moved.txt"
+    copy.write_bytes(text.read_bytes())
+    run("train", "--text", copy, "--out", tmp_path / "run", "--steps", 2, *SMALL)
+    copy.rename(moved)
+    for command in (["train", "--resume"], ["evaluate", "--model"]):
+        lost = run(*command, tmp_path / "run", code=2)
+        assert "say where with --text" in one_clean_line(lost)
+    run("train", "--resume", tmp_path / "run", "--text", moved)
+    assert f"{moved}, dev" in run("evaluate", "--model", tmp_path / "run").output
+
+
+def test_resume_repairs_the_model_beside_its_state(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained[0], folder)
+    (folder / "model.safetensors").write_bytes(b"")
+    run("train", "--resume", folder)
+    name = "model.safetensors"
+    assert (folder / name).read_bytes() == (trained[0] / name).read_bytes()
+
+
 def test_resume_refuses_a_text_that_changed(trained, text, tmp_path):
     copy = tmp_path / "lines.txt"
     copy.write_bytes(text.read_bytes())
@@ -234,9 +269,70 @@ def test_errors_are_one_line(trained, text, tmp_path):
         "--device", "cpu", code=2,
     )  # fmt: skip
     assert "float16" in one_clean_line(half)
-    device = run("generate", "--model", folder, "--prompt", "a", "--device", "toaster", code=2)
-    assert "--device toaster" in one_clean_line(device)
+    for name in ("toaster", "meta"):
+        device = run("generate", "--model", folder, "--prompt", "a", "--device", name, code=2)
+        assert f"--device {name}" in one_clean_line(device)
+    seed = run("generate", "--model", folder, "--prompt", "a", "--seed", 2**64, code=2)
+    assert f"seed={2**64} must be" in one_clean_line(seed)
+    window = run("evaluate", "--model", folder, "--window", 14, code=2)
+    assert "--window 14 must be from 1 to 13" in one_clean_line(window)
+    name = run("train", "--text", text, "--out", tmp_path / ("r" * 300), *SMALL, code=2)
+    assert "File name too long" in one_clean_line(name)
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--eval-every", 0, "eval_every=0 must be at least 1"),
+        ("--save-every", 0, "save_every=0 must be at least 1"),
+        ("--batch-size", 0, "batch_size=0 must be at least 1"),
+        ("--length", 0, "length=0 must be at least 1"),
+        ("--stride", 14, "stride=14 must be from 1 to length=13"),
+        ("--stride", 0, "stride=0 must be from 1 to length=13"),
+        ("--seed", -1, "seed=-1 must be from 0"),
+        ("--seed", 2**63, f"seed={2**63} must be from 0"),
+        ("--precision", "float16", "precision='float16' needs a CUDA device"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_before_any_work(
+    text, tmp_path, option, value, said
+):
+    out = ["--out", tmp_path / "r", "--device", "cpu"]
+    refused = run("train", "--text", text, *out, *SMALL, option, value, code=2)
+    assert said in one_clean_line(refused)
+    assert refused.stdout == ""
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_record_changed_by_hand(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained[0], folder)
+    record = read_record(folder)
+    for change in ({**record["run"], "lr": "fast"}, 3):
+        (folder / "record.json").write_text(json.dumps({**record, "run": change}))
+        assert "no run of" in one_clean_line(run("train", "--resume", folder, code=2))
+
+
+def test_the_current_folder_is_not_replaced_under_our_feet(trained, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(trained[0], folder)
+    monkeypatch.chdir(folder)
+    assert "is the current folder" in one_clean_line(run("train", "--resume", ".", code=2))
+    assert sorted(folder.iterdir())
+
+
+def test_a_terminal_of_few_characters_loses_them_and_nothing_else(text, tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    options = ["--text", text, "--out", tmp_path / "run", "--steps", 2, *SMALL]
+    done = subprocess.run(
+        [sys.executable, "-m", "glassformer", "train", *map(str, options)],
+        capture_output=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"Training a tokenizer of 307 pieces ?")
 
 
 def test_a_damaged_model_and_one_of_another_kind(trained, tmp_path):
@@ -265,6 +361,42 @@ def test_a_second_ctrl_c_stops_at_once():
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_ctrl_c_says_how_to_go_on(text, tmp_path, monkeypatch):
+    def interrupting(console, trainer):
+        def show(report):
+            if report.step == 3:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+
+        return cli.nullcontext(show)
+
+    monkeypatch.setattr(cli, "_progress", interrupting)
+    options = ["--text", text, "--out", tmp_path / "a run", "--steps", 8, *SMALL]
+    stopped = run("train", *options, "--save-every", 2, code=130)
+    assert "Stopped after step 3; step 2 is saved" in stopped.output
+    assert stopped.output.endswith(f"  glassformer train --resume '{tmp_path / 'a run'}'\n")
+    assert read_record(tmp_path / "a run")["step"] == 2
+
+
+def test_a_closed_pipe_ends_quietly_and_what_was_reported_is_saved(text, tmp_path):
+    options = ["--text", text, "--out", tmp_path / "run", "--steps", "300", *SMALL]
+    with subprocess.Popen(
+        [sys.executable, "-m", "glassformer", "train", *map(str, options), "--eval-every", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        for line in process.stdout:
+            if line.startswith("step 2/"):
+                break
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(timeout=60) != 0
+    assert errors == ""
+    assert 4 <= read_record(tmp_path / "run")["step"] < 300
 
 
 def test_the_bar_is_for_terminals(text, tmp_path):

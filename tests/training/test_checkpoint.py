@@ -349,6 +349,7 @@ def test_a_full_disk_is_an_error_that_keeps_the_last_checkpoint(tmp_path, monkey
         with pytest.raises(CheckpointError, match=r"No space left on device.*untouched"):
             save_model(tmp_path / "m", tiny_decoder(seed=8))
     assert digest(load_model(tmp_path / "m")) == digest(old)
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]  # nothing half written fills it further
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -454,6 +455,17 @@ def test_a_folder_of_other_files_is_never_replaced(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
     with pytest.raises(CheckpointError, match="is a file"):
         save_model(tmp_path / "notes.txt", tiny_decoder())
+
+
+def test_the_current_folder_is_never_replaced(tmp_path, monkeypatch):
+    """Its name would pass to another folder, and every relative path of the process would end."""
+    (tmp_path / "m").mkdir()
+    monkeypatch.chdir(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="current folder"):
+        save_model(".", tiny_decoder())
+    with pytest.raises(CheckpointError, match="current folder"):
+        save_model(tmp_path, tiny_decoder())
+    save_model("sub", tiny_decoder())
 
 
 def test_a_missing_folder_and_a_model_without_a_config(tmp_path):

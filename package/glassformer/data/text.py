@@ -24,6 +24,7 @@ __all__ = [
 
 Split = Literal["train", "dev", "test"]
 
+SAVE_AS_UTF_8 = "save the file as UTF-8, for example with: iconv -f"
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 TINY_SHAKESPEARE_SOURCE = (
     "data/tinyshakespeare/input.txt of the GitHub repository karpathy/char-rnn"
@@ -70,18 +71,19 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def _decode(line: bytes, path: Path, number: int) -> str:
-    remedy = "save the file as UTF-8, for example with: iconv -f LATIN1 -t UTF-8"
     try:
         text = line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         byte = line[error.start]
+        utf_16 = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
         raise DataError(
             f"{path}, line {number}: byte 0x{byte:02x} at position {error.start} is not UTF-8; "
-            f"{remedy} (files that start with 0xff or 0xfe are mostly UTF-16)"
+            f"{SAVE_AS_UTF_8} {'UTF-16' if utf_16 else 'LATIN1'} -t UTF-8"
         ) from error
     if "\x00" in text:
         raise DataError(
-            f"{path}, line {number}: holds a NUL character, so it is UTF-16 or no text; {remedy}"
+            f"{path}, line {number}: holds a NUL character, so it is UTF-16 or no text; "
+            f"{SAVE_AS_UTF_8} UTF-16 -t UTF-8"
         )
     return text
 

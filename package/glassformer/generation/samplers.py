@@ -138,6 +138,8 @@ def sampler(
         return sample(reshape(logits), generators[logits.device])
 
     reshape(torch.zeros(1, 1))  # checks the values
+    if seed is not None and not 0 <= seed < 2**63:
+        raise GenerationError(f"seed={seed} must be from 0 to 2**63 - 1")
     return choose
 
 

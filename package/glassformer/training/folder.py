@@ -28,7 +28,8 @@ def replace_folder(
         known: names that may be replaced. Any other file in ``folder`` is somebody's own.
 
     Raises:
-        CheckpointError: ``folder`` holds a file that is not ``known``, or cannot be written.
+        CheckpointError: ``folder`` holds a file that is not ``known``, is the current folder, or
+            cannot be written.
 
     Book: training
     """
@@ -48,9 +49,10 @@ def replace_folder(
         _sync(folder.parent)
         _remove(old)
     except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)  # the disk may be full
         raise CheckpointError(
             f"{folder}: cannot be written ({error.strerror or error}); the checkpoint before is "
-            "untouched; free some space or give another folder"
+            "untouched; free some space, stop any other run into it, or give another folder"
         ) from error
 
 
@@ -70,12 +72,17 @@ def existing_folder(folder: str | Path) -> Path:
 
 
 def _beside(folder: Path, what: str) -> Path:
-    return folder.with_name(f".{folder.name}.{what}")
+    return folder.parent / f".{folder.name}.{what}"
 
 
 def _refuse_foreign(folder: Path, known: Collection[str]) -> None:
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: is a file; give a new or empty folder")
+    if folder in (here := Path.cwd(), *here.parents):
+        raise CheckpointError(
+            f"{folder}: is the current folder or above it, and saving replaces it as a whole; "
+            "change to another folder first, for example with: cd .."
+        )
     foreign = (
         sorted(p.name for p in folder.iterdir() if p.name not in known) if folder.exists() else []
     )

@@ -76,9 +76,18 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.preset not in _PRESETS:
             raise ConfigError(f"preset={self.preset!r} may be {', '.join(get_args(PresetName))}")
-        if self.save_interval < 1:
-            raise ConfigError(f"save_every={self.save_every} must be at least 1")
         self.settings()
+        for name in ("length", "batch_size", "save_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
+        if self.stride is not None and not 1 <= self.stride <= self.length:
+            raise ConfigError(
+                f"stride={self.stride} must be from 1 to length={self.length}: a larger one would "
+                "skip tokens"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed={self.seed} must be from 0 to 2**63 - 1")
         self.config(self.vocab_size)
 
     def settings(self) -> TrainSettings:
@@ -146,6 +155,18 @@ class Recipe:
     def _eval_interval(self) -> int:
         return max(self.steps // 10, 1) if self.eval_every is None else self.eval_every
 
+    def filled(self) -> "Recipe":
+        """The same recipe with the values in place that ``None`` stands for."""
+        settings = self.settings()
+        return dataclasses.replace(
+            self,
+            stride=self.length if self.stride is None else self.stride,
+            lr=settings.lr,
+            warmup=settings.warmup,
+            eval_every=self._eval_interval,
+            save_every=self.save_interval,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON-ready data."""
         return dataclasses.asdict(self)
@@ -158,9 +179,12 @@ class Recipe:
             ConfigError: these are not the values of a recipe.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if set(data) != names:
-            raise ConfigError(
-                f"no recipe of a run: it lacks {sorted(names - set(data))} and has "
-                f"{sorted(set(data) - names)} besides"
-            )
-        return cls(**data)
+        try:
+            if set(data) != names:
+                raise ConfigError(
+                    f"no recipe of a run: it lacks {sorted(names - set(data))} and has "
+                    f"{sorted(set(data) - names)} besides"
+                )
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigError(f"no recipe of a run: a value of the wrong type ({error})") from error

@@ -23,6 +23,7 @@ PACKAGE = "glassformer"
 FLOORS = {
     "errors": 0,
     "config": 0,
+    "devices": 0,
     "functional": 1,
     "kv_cache": 1,
     "nn.embeddings": 2,

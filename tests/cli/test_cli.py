@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import jaxtyping
 import pytest
 import torch
-from glassformer import EncoderDecoder, cli
-from glassformer.cli import app
-from glassformer.data import load_text
+from glassformer import EncoderDecoder
+from glassformer.cli import app, terminal
+from glassformer.cli import run as training_run
+from glassformer.data import load_text, train_tokenizer
 from glassformer.evaluation import evaluate_nll
 from glassformer.training import Recipe, load_model, load_tokenizer, read_record, save_model
 from support.runs import tiny_decoder
@@ -152,9 +154,9 @@ def test_resume_goes_on_bit_for_bit(text, tmp_path, monkeypatch):
             if report.step in (3, 6):
                 signal.raise_signal(signal.SIGINT)
 
-        return cli.nullcontext(show)
+        return nullcontext(show)
 
-    monkeypatch.setattr(cli, "_progress", interrupting)
+    monkeypatch.setattr(training_run, "progress_bar", interrupting)
     stopped = run("train", "--out", tmp_path / "part", *options, code=130)
     assert "Stopped after step 3" in stopped.output
     command = stopped.output.splitlines()[-1].strip()
@@ -271,7 +273,7 @@ def test_errors_are_one_line(trained, text, tmp_path):
     assert "float16" in one_clean_line(half)
     for name in ("toaster", "meta"):
         device = run("generate", "--model", folder, "--prompt", "a", "--device", name, code=2)
-        assert f"--device {name}" in one_clean_line(device)
+        assert f"--device={name} is no device" in one_clean_line(device)
     seed = run("generate", "--model", folder, "--prompt", "a", "--seed", 2**64, code=2)
     assert f"seed={2**64} must be" in one_clean_line(seed)
     window = run("evaluate", "--model", folder, "--window", 14, code=2)
@@ -350,13 +352,13 @@ def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "train_tokenizer", interrupted)
+    monkeypatch.setattr(training_run, "train_tokenizer", interrupted)
     result = run("train", "--text", text, "--out", tmp_path / "r", code=130)
     assert "Interrupted" in result.stderr
 
 
 def test_a_second_ctrl_c_stops_at_once():
-    with cli._interrupt() as stop:
+    with terminal.interruptible() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):
@@ -370,9 +372,9 @@ def test_a_second_ctrl_c_says_how_to_go_on(text, tmp_path, monkeypatch):
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
 
-        return cli.nullcontext(show)
+        return nullcontext(show)
 
-    monkeypatch.setattr(cli, "_progress", interrupting)
+    monkeypatch.setattr(training_run, "progress_bar", interrupting)
     options = ["--text", text, "--out", tmp_path / "a run", "--steps", 8, *SMALL]
     stopped = run("train", *options, "--save-every", 2, code=130)
     assert "Stopped after step 3; step 2 is saved" in stopped.output
@@ -408,9 +410,9 @@ def test_the_bar_is_for_terminals(text, tmp_path):
     console = Console(file=stream, force_terminal=True, width=120)
     recipe = Recipe(text=str(text), preset="tiny", vocab_size=307, length=13, steps=2)
     corpus = recipe.corpus()
-    tokenizer = cli.train_tokenizer(corpus.train, 307)
+    tokenizer = train_tokenizer(corpus.train, 307)
     trainer = recipe.trainer(corpus, tokenizer, torch.device("cpu"))
-    with cli._progress(console, trainer) as show:
+    with terminal.progress_bar(console, trainer) as show:
         for report in trainer.run():
             show(report)
     assert "2/2" in stream.getvalue()

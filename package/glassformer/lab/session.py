@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from glassformer.devices import pick_device
 from glassformer.errors import GlassformerError
 
 __all__ = ["setup"]
@@ -37,7 +38,8 @@ def setup(seed: int = 0) -> torch.device:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - libraries that still use the global generator
     torch.manual_seed(seed)
     _prepare_figures()
-    return _device()
+    wanted = os.environ.get("GLASSFORMER_DEVICE", "").strip()
+    return pick_device(wanted or "auto", given_as="GLASSFORMER_DEVICE")
 
 
 def _refuse_stale_modules() -> None:
@@ -62,23 +64,6 @@ def _refuse_stale_modules() -> None:
 def _release(version: str) -> str:
     """The version without its local part: 2.13.0+cpu and 2.13.0 are the same release."""
     return version.partition("+")[0]
-
-
-def _device() -> torch.device:
-    wanted = os.environ.get("GLASSFORMER_DEVICE", "").strip()
-    if not wanted:
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise GlassformerError(
-            f"GLASSFORMER_DEVICE={wanted!r} is no device of this machine; unset it, or use "
-            "cpu, cuda, cuda:<number> or mps"
-        ) from error
-    return device
 
 
 def _kernel_shell() -> Any:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from importlib import import_module
 from pathlib import Path
 
 import glassformer.functional.attention as attention_module
@@ -90,6 +91,13 @@ def test_api_lists_every_door_with_a_link() -> None:
     assert all(f"#{name})" in shown for name in names)
     assert "Book:" not in shown
     assert ":func:" not in shown
+
+
+@pytest.mark.parametrize("door", source.doors(), ids=lambda door: door.name)
+def test_a_door_opens_from_the_front(door: source.Door) -> None:
+    """What a chapter lists is no internal helper: its floor's ``__all__`` offers it."""
+    package, floor, *_, name = door.name.split(".")
+    assert name in import_module(f"{package}.{floor}").__all__, "or put it into a _module"
 
 
 def test_api_of_an_unknown_chapter() -> None:

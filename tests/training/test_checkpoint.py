@@ -25,7 +25,7 @@ from glassformer.training import (
     save_checkpoint,
     save_model,
 )
-from glassformer.training.folder import existing_folder, replace_folder
+from glassformer.training._folder import existing_folder, replace_folder
 from support.core import translator_config
 from support.runs import NoisyData, digest, make_trainer, tiny_decoder, token_ids, weights_of
 from torch import nn

@@ -24,7 +24,7 @@ from glassformer.training import (
     read_record,
     save_checkpoint,
 )
-from glassformer.training.folder import existing_folder
+from glassformer.training._folder import existing_folder
 from glassformer.training.step import make_scaler
 
 

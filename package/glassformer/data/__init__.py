@@ -11,6 +11,7 @@ from glassformer.data.text import (
     load_text,
     load_tiny_shakespeare,
     read_lines,
+    split_lines,
     split_of,
 )
 from glassformer.data.tokenizer import Tokenizer, train_tokenizer
@@ -30,6 +31,7 @@ __all__ = [
     "pad_batch",
     "read_lines",
     "shuffled_batches",
+    "split_lines",
     "split_of",
     "train_tokenizer",
     "windows",

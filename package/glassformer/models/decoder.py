@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config import DecoderConfig
 from glassformer.kv_cache import KVCache
-from glassformer.models.parts import (
+from glassformer.models._parts import (
     cache_length,
     causal_pass,
     check_tokens,

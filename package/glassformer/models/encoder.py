@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.config import EncoderConfig
 from glassformer.errors import ShapeError
-from glassformer.models.parts import (
+from glassformer.models._parts import (
     bidirectional_pass,
     check_tokens,
     make_embedding,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.config import EncoderDecoderConfig
 from glassformer.functional.masking import padding_mask
 from glassformer.kv_cache import CrossCache, KVCache
-from glassformer.models.parts import (
+from glassformer.models._parts import (
     bidirectional_pass,
     cache_length,
     causal_pass,

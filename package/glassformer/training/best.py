@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.training.wrappers import plain_name, unwrap
+from glassformer.training._wrappers import plain_name, unwrap
 
 __all__ = ["BestModel"]
 

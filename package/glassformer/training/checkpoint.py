@@ -23,9 +23,9 @@ from glassformer.config import TransformerConfig, config_from_dict
 from glassformer.data import Tokenizer
 from glassformer.errors import CheckpointError, ConfigError, TokenizerError
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
-from glassformer.training.folder import existing_folder, replace_folder
+from glassformer.training._folder import existing_folder, replace_folder
+from glassformer.training._wrappers import plain_name, unwrap
 from glassformer.training.loop import Trainer
-from glassformer.training.wrappers import plain_name, unwrap
 
 __all__ = [
     "load_checkpoint",

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from glassformer.errors import CheckpointError, ConfigError, GlassformerError
 from glassformer.nn import Stack
+from glassformer.training._wrappers import unwrap
 from glassformer.training.batches import Batch, TrainingData
 from glassformer.training.best import BestModel
 from glassformer.training.optimizer import make_optimizer
 from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
 from glassformer.training.step import Precision, make_scaler, train_step
-from glassformer.training.wrappers import unwrap
 
 __all__ = ["Schedule", "StepReport", "TrainSettings", "Trainer"]
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from glassformer.errors import ConfigError, GlassformerError
 from glassformer.models import Decoder, EncoderDecoder
+from glassformer.training._wrappers import unwrap
 from glassformer.training.batches import Batch
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
-from glassformer.training.wrappers import unwrap
 
 __all__ = ["Precision", "StepResult", "autocast", "batch_loss", "make_scaler", "train_step"]
 

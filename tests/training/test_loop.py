@@ -81,7 +81,7 @@ def test_O04_the_last_window_of_an_epoch_is_a_step_of_its_own():
     [(3, 1), (10, 1), (17, 1), (6, 3)],
     ids=["mid-epoch", "end of epoch", "second epoch", "accumulating"],
 )
-def test_O09_resuming_changes_no_bit(stop, accumulate):
+def test_O09_resuming_changes_no_bit(stop, accumulate, no_shape_checks):
     """Ten batches an epoch, dropout, and noise in the data drawn from torch's random numbers."""
     keywords = {"accumulate": accumulate, "eval_every": 5, "dev_loss": dev_loss}
     whole = make_trainer(NoisyData(), **keywords)
@@ -191,7 +191,7 @@ def test_a_best_model_without_weights_restores_nothing():
     assert digest(model) == before
 
 
-def test_O22_history_is_plain_and_memory_stays_flat():
+def test_O22_history_is_plain_and_memory_stays_flat(no_shape_checks):
     trainer = make_trainer(steps=60, dev_loss=dev_loss, eval_every=20)
 
     def live_tensors():

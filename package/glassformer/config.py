@@ -111,7 +111,7 @@ class TransformerConfig:
             _check_size(name, getattr(self, name, None), optional=_is_optional(self, name))
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
-        _check_heads(self.d_model, self.n_heads, self.kv_heads)
+        check_heads(self.d_model, self.n_heads, self.kv_heads)
         if not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"dropout={self.dropout} is a share of values; give 0 <= dropout < 1")
         if not self.norm_eps > 0.0:
@@ -308,7 +308,8 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={value!r} is unknown; {_suggest(str(value), list(choices))}")
 
 
-def _check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
+def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
+    """Refuse heads that do not share the width, or key/value heads that do not share the heads."""
     if d_model % n_heads:
         near = sorted(
             (n for n in range(1, d_model + 1) if d_model % n == 0),

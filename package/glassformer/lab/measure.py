@@ -170,6 +170,9 @@ def interleaved(
         fns: name -> function without arguments.
         rounds: how often each is timed.
         warmup: untimed rounds before.
+
+    Raises:
+        GlassformerError: no function, or no round.
     """
     if not fns or rounds < 1:
         raise GlassformerError(

@@ -104,6 +104,9 @@ class Decoder(nn.Module):
             static: buffers of a fixed size (:class:`glassformer.kv_cache.StaticCache`).
             batch_size: rows of a static cache.
             max_len: tokens of a static cache; the model's ``max_len`` when ``None``.
+
+        Raises:
+            ShapeError: a static cache without ``batch_size``.
         """
         return make_cache(
             self.config, self.head_weight, static=static, batch_size=batch_size, max_len=max_len

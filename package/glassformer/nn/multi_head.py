@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.errors import ConfigError
+from glassformer.config import check_heads
 from glassformer.functional.attention import attend, attention_weights, weighted_values
 from glassformer.functional.positions import apply_rotary
 from glassformer.kv_cache import CrossLayerCache, LayerCache
@@ -42,6 +42,9 @@ class MultiHeadAttention(nn.Module):
     ``eager`` chooses between the fused kernel and explicit weights, which then pass through
     ``weights_tap`` where :func:`glassformer.introspect.capture_attention` looks at them.
 
+    Raises:
+        ConfigError: numbers of heads that do not divide what they share out.
+
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023 for groups. Book: multi_head
     """
 
@@ -57,10 +60,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.n_heads = n_heads
         self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if d_model % n_heads:
-            raise ConfigError(f"n_heads={n_heads} must divide d_model={d_model}")
-        if n_heads % self.n_kv_heads:
-            raise ConfigError(f"n_kv_heads={self.n_kv_heads} must divide n_heads={n_heads}")
+        check_heads(d_model, n_heads, self.n_kv_heads)
         kv_width = self.n_kv_heads * (d_model // n_heads)
         self.q_proj = nn.Linear(d_model, d_model, bias=bias)
         self.k_proj = nn.Linear(d_model, kv_width, bias=bias)

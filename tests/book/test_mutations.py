@@ -117,10 +117,7 @@ def raise_a_digit(match: re.Match[str]) -> str:
 
 
 def test_a_real_chapter_goes_red(tmp_path: Path) -> None:
-    chapter = BOOK / "attention.ipynb"
-    if not chapter.exists():
-        pytest.skip("the chapter attention is not there yet")
-    good = opening_of(chapter)
+    good = opening_of(BOOK / "attention.ipynb")
     figure, printed = copy.deepcopy(good), copy.deepcopy(good)
     picture = figure.cells[-1].outputs[-1].data
     picture["image/svg+xml"] = re.sub(

@@ -5,8 +5,9 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -81,13 +82,9 @@ def exercise(
 
 @functools.cache
 def _load_chapter(chapter: str) -> None:
-    names = {module.name for module in pkgutil.iter_modules([*_package_path()])} - _MACHINERY
-    if chapter in names:
+    here = str(Path(__file__).parent)
+    if chapter in {module.name for module in pkgutil.iter_modules([here])} - _MACHINERY:
         importlib.import_module(f"glassformer.exercises.{chapter}")
-
-
-def _package_path() -> Iterator[str]:
-    yield from importlib.import_module("glassformer.exercises").__path__
 
 
 def exercises_of(chapter: str) -> dict[str, Exercise]:

@@ -105,6 +105,18 @@ def test_exceptions_get_fitting_hints() -> None:
     assert "order of the arguments" in check(lambda: 1).hint
 
 
+def test_a_name_from_a_cell_that_did_not_run_is_pointed_out() -> None:
+    report = check(lambda x: x * not_yet_imported.factor)  # noqa: F821
+    assert report.got == "NameError: name 'not_yet_imported' is not defined"
+    assert "run the cells above first" in report.hint
+
+    def used_too_soon(x):
+        total += x  # noqa: F821
+        return total
+
+    assert "last line of the message" in check(used_too_soon).hint
+
+
 def test_keyword_arguments_are_described() -> None:
     @exercises.exercise("sample.keywords", minutes=1, level="easy")
     def keywords(learner):

@@ -165,6 +165,11 @@ def _raised(error: BaseException | None, fed: str) -> Failed:
     hint = "Read the last line of the message first: it names the operation that failed."
     if isinstance(error, NotImplementedError):
         hint = "The starter is still in place; write your own lines instead."
+    elif isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        hint = (
+            "Is it a typing error? If not, the name comes from an earlier cell, most likely the "
+            "imports at the top: run the cells above first."
+        )
     elif isinstance(error, TypeError) and "argument" in str(error):
         hint = "Keep the names and the order of the arguments that the starter has."
     return Failed(

@@ -33,8 +33,8 @@ def softmax_backward(weights, grad):
     return weights * (grad - (weights * grad).sum(-1, keepdim=True))
 
 
-def streaming(q, k, v, chunk, *, rescale=True, shift=True):
-    top = torch.full((len(q), 1), -math.inf)
+def streaming(q, k, v, chunk, *, rescale=True, shift=True, lowest=-math.inf):
+    top = torch.full((len(q), 1), lowest)
     total, mixed = torch.zeros(len(q), 1), torch.zeros(len(q), v.shape[-1])
     for start in range(0, len(k), chunk):
         scores = q @ k[start : start + chunk].mT / math.sqrt(q.shape[-1])
@@ -92,6 +92,7 @@ WRONG = [
         "high temperature",
     ),
     ("lookup", lambda q, k, v, t: lookup(q if q.ndim == 1 else q[0], k, v, t), "several queries"),
+    ("lookup", lambda q, k, v, t: (q @ k / t).softmax(-1) @ v, "one row of the keys"),
     ("blind_rows", listen, "gives zeros"),
     ("blind_rows", lambda q, k, v, m: listen(q, k, v, m).nan_to_num(), "gradient of v is sound"),
     ("blind_rows", lambda q, k, v, m: listen(q, k, v, m, fill=-1e9), "gives zeros"),
@@ -127,6 +128,8 @@ WRONG = [
         "every real key up to the query",
     ),
     ("sample_mask", lambda n, w: n.tolist(), "is a tensor"),
+    ("sample_mask", lambda n, w: sample_mask(n, w).expand(-1, 8, -1, -1), "one for the heads"),
+    ("sample_mask", lambda n, w: sample_mask(n, int(n.max())), "n wide, whatever the lengths"),
     ("softmax_backward", lambda p, g: p * g, "sums to zero"),
     ("softmax_backward", lambda p, g: p * (1 - p) * g, "sums to zero"),
     (
@@ -140,6 +143,7 @@ WRONG = [
     ("streaming", lambda *a: streaming(*a, rescale=False), "several chunks give the same"),
     ("streaming", lambda *a: streaming(*a, shift=False), "large scores do not overflow"),
     ("streaming", without_last_chunk, "shorter is not lost"),
+    ("streaming", lambda *a: streaming(*a, lowest=0.0), "do not underflow"),
     ("streaming", lambda q, k, v, chunk: listen(q, k, v), "full matrix of scores is never"),
     ("streaming", lambda q, k, v, chunk: listen(q, k, v, scale=1.0), "single chunk"),
 ]
@@ -165,8 +169,46 @@ def test_every_exercise_meets_at_least_three_wrong_answers():
         assert sum(f"attention.{wrong[0]}" == name for wrong in WRONG) >= 3
 
 
-def test_a_correct_answer_in_another_form_passes():
-    def other(query, keys, values, temperature):
-        return torch.einsum("...s,sd->...d", (query @ keys.mT / temperature).softmax(-1), values)
+def lookup_by_einsum(query, keys, values, temperature):
+    return torch.einsum("...s,sd->...d", (query @ keys.mT / temperature).softmax(-1), values)
 
-    assert exercises.check("attention.lookup", other).passed
+
+def softmax_backward_in_place(weights, grad):
+    grad *= weights
+    return grad - weights * grad.sum(-1, keepdim=True)
+
+
+def softmax_backward_over_the_weights(weights, grad):
+    inner = (weights * grad).sum(-1, keepdim=True)
+    weights *= grad - inner
+    return weights
+
+
+def review_in_place(q, k, v, mask=None):
+    q /= math.sqrt(k.shape[-1])
+    return listen(q, k, v, mask, scale=1.0)
+
+
+def streaming_by_merging(q, k, v, chunk):
+    """Each chunk by itself, and then a softmax over the chunks."""
+    parts, sums = [], []
+    for start in range(0, len(k), chunk):
+        scores = q @ k[start : start + chunk].mT / math.sqrt(q.shape[-1])
+        parts.append(scores.softmax(-1) @ v[start : start + chunk])
+        sums.append(scores.logsumexp(-1))
+    return (torch.stack(sums).softmax(0)[..., None] * torch.stack(parts)).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("lookup", lookup_by_einsum),
+        ("softmax_backward", softmax_backward_in_place),
+        ("softmax_backward", softmax_backward_over_the_weights),
+        ("review", review_in_place),
+        ("streaming", streaming_by_merging),
+    ],
+)
+def test_a_correct_answer_in_another_form_passes(name, answer):
+    report = exercises.check(f"attention.{name}", answer)
+    assert report.passed, report

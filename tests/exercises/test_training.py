@@ -136,6 +136,23 @@ def _carry_over(model: Any, parts: Any, optimizer: Any) -> None:
     optimizer.zero_grad()
 
 
+def _joined(model: Any, parts: Any, optimizer: Any) -> None:
+    inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+    optimizer.zero_grad()
+    F.cross_entropy(model(inputs), targets).backward()
+    optimizer.step()
+
+
+def _a_window_for_each_token(surprise: Any, ids: Any, window: int, stride: int) -> Any:
+    return [surprise(ids[max(0, i - window) : i + 1])[-1] for i in range(1, len(ids))]
+
+
+def _cosine(step: int, warmup: int, total: int) -> float:
+    if step < warmup:
+        return (step + 1) / warmup
+    return (1 + math.cos(math.pi * min(1.0, (step - warmup) / (total - warmup)))) / 2
+
+
 def _blocks(surprise: Any, ids: Any, window: int, stride: int) -> Any:
     return [s for i in range(0, len(ids), window) for s in surprise(ids[i : i + window])]
 
@@ -165,10 +182,13 @@ def _from_right_to_left(surprise: Any, ids: Any, window: int, stride: int) -> An
     return score(surprise, ids, window, stride)[::-1]
 
 
-def _mixed_without(*left_out: str, clip_first: bool = False) -> Callable[..., None]:
+def _mixed_without(
+    *left_out: str, clip_first: bool = False, limit: float | None = None, by_entry: bool = False
+) -> Callable[..., None]:
     def step(model: Any, x: Any, y: Any, optimizer: Any, scaler: Any, clip_norm: float) -> None:
         def clip() -> None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            cut = nn.utils.clip_grad_value_ if by_entry else nn.utils.clip_grad_norm_
+            cut(model.parameters(), clip_norm if limit is None else limit)
 
         if "zero_grad" not in left_out:
             optimizer.zero_grad()
@@ -199,12 +219,19 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
         lambda nll, n, text: nll * n / math.log(2) / len(text.encode()),
         "characters are counted, not bytes",
     ),
+    ("bits_per_character", lambda nll, n, text: nll * n / math.log(2) / len(set(text)), "counted"),
+    (
+        "bits_per_character",
+        lambda nll, n, text: nll * n / math.log(2) / len(text.replace(" ", "")),
+        "characters are counted",
+    ),
     ("bits_per_character", lambda nll, n, text: None, "the result is a number"),
     ("padded_loss", lambda z, t, p: F.cross_entropy(z.flatten(0, 1), t.flatten()), "not scored"),
     ("padded_loss", _only_real_in_sum, "the denominator counts real targets"),
     ("padded_loss", _row_means, "every token weighs the same"),
     ("padded_loss", _ignore_index, "a batch without targets gives 0"),
     ("padded_loss", _new_zero, "still has a graph"),
+    ("padded_loss", lambda z, t, p: loss(z, t, 0), "padding is whatever pad_id says"),
     ("lr_factor", lambda s, w, n: s / w if s < w else (n - s) / (n - w), "the first step trains"),
     ("lr_factor", lambda s, w, n: (s + 1) / (w + 1) if s < w else 1.0, "the first step"),
     (
@@ -222,6 +249,13 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
         lambda s, w, n: min((s + 1) / w, max(0.0, (n - s) / (n - w))),
         "it runs without an error",
     ),
+    ("lr_factor", _cosine, "straight all the way down"),
+    (
+        "lr_factor",
+        lambda s, w, n: 0.1 ** (1 - s / (w - 1)) if s < w else factor(s, w, n),
+        "half-way up",
+    ),
+    ("accumulate", _joined, "one micro-batch at a time"),
     ("accumulate", _mean_of_means, "every token weighs the same"),
     ("accumulate", _sum_of_means, "the sum is divided"),
     ("accumulate", _sum, "the gradient is that of a mean"),
@@ -229,6 +263,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("accumulate", _cleared_inside, "every micro-batch counts"),
     ("accumulate", _carry_over, "old gradients are not carried over"),
     ("score_text", _blocks, "every token but the first is scored"),
+    ("score_text", _a_window_for_each_token, "one stride apart"),
     ("score_text", _no_tail, "every token but the first is scored"),
     ("score_text", _all_of_every_window, "no token is scored twice"),
     ("score_text", _blocks_with_one_more, "the overlap serves as context"),
@@ -242,6 +277,8 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("mixed_step", _mixed_without("scale"), "the loss is scaled"),
     ("mixed_step", _mixed_without("update"), "the scaler hears"),
     ("mixed_step", _mixed_without("clip"), "clipped before the step"),
+    ("mixed_step", _mixed_without(limit=1.0), "the limit is clip_norm"),
+    ("mixed_step", _mixed_without(by_entry=True), "the length of the whole gradient"),
     ("mixed_step", _mixed_without("zero_grad"), "old gradients are not carried over"),
 ]
 

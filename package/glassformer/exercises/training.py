@@ -33,13 +33,13 @@ def bits_per_character(learner: Callable[..., Any]) -> None:
         for slip, (rule, hint) in slips.items():
             expect(abs(got - slip) > 1e-6, rule, fed=fed, expected=want, got=got, hint=hint)
     expect_close("bits per character", got, want, fed=fed, hint="Total nats / ln 2 / characters.")
-    word = "naïveté"
+    words = "la naïveté"
     expect_close(
         "characters are counted, not bytes",
-        learner(1.0, 3, word),
-        3 / math.log(2) / 7,
-        fed=f"1.0 nats per token, 3 tokens, the text {word!r}: 7 characters, 9 bytes in UTF-8",
-        hint="len of a str counts characters; len of its encoding counts bytes.",
+        learner(1.0, 3, words),
+        3 / math.log(2) / 10,
+        fed=f"1.0 nats per token, 3 tokens, the text {words!r}: 10 characters, 12 bytes in UTF-8",
+        hint="len of a str counts characters, a space too; len of its encoding counts bytes.",
     )
 
 
@@ -83,6 +83,14 @@ def padded_loss(learner: Callable[..., Any]) -> None:
         want,
         fed="the same two rows, padded to 50",
         hint="Nothing about the padded positions may reach the result.",
+    )
+    last = targets.masked_fill(targets == pad_id, 6)  # the token 6 of row 0 is padding then, too
+    expect_close(
+        "padding is whatever pad_id says",
+        learner(logits, last, 6),
+        token_loss(logits, last, pad_id=6).mean,
+        fed="the same logits, with pad_id=6",
+        hint="Compare with pad_id, and with != : the padding may have any number.",
     )
     _no_target_at_all(learner, pad_id)
 
@@ -137,6 +145,8 @@ def lr_factor(learner: Callable[..., Any]) -> None:
     expect_close("the first step", got, 0.1, fed=fed, hint="Step 0 is the first of `warmup`.")
     got, fed = at(9, 10, 100)
     expect_close("the peak", got, 1.0, fed=fed, hint="The last warm-up step is step warmup - 1.")
+    got, fed = at(4, 10, 100)
+    expect_close("half-way up", got, 0.5, fed=fed, hint="In a line: every step adds 1 / warmup.")
     got, fed = at(55, 10, 100)
     expect_close(
         "half-way down",
@@ -145,6 +155,10 @@ def lr_factor(learner: Callable[..., Any]) -> None:
         fed=fed,
         hint="The way down leads from 1 at step `warmup` to 0 at step `total`. Its middle?",
     )
+    for step, share in ((10, 1.0), (28, 0.8), (82, 0.2)):
+        got, fed = at(step, 10, 100)
+        hint = "In a line: every step takes off the same. A cosine has its middle there too."
+        expect_close("straight all the way down", got, share, fed=fed, hint=hint)
     got, fed = at(100, 10, 100)
     expect_close("the end", got, 0.0, fed=fed, hint="At step `total` nothing is left.")
     got, fed = at(120, 10, 100)
@@ -178,7 +192,7 @@ def accumulate(learner: Callable[..., Any]) -> None:
     want = _one_big_step(start, parts)
     fed = f"micro-batches of {', '.join(map(str, sizes))} tokens, SGD with lr 1"
 
-    got, optimizer = _accumulated(learner, start, parts, stale=0.0)
+    got, optimizer, longest = _accumulated(learner, start, parts, stale=0.0)
     expect(
         optimizer.n_steps == 1,
         "one optimiser step for all micro-batches",
@@ -228,7 +242,15 @@ def accumulate(learner: Callable[..., Any]) -> None:
     expect_close(
         "the update equals that of one big batch", got, want, fed=fed, hint="Sum, then divide once."
     )
-    got, _ = _accumulated(learner, start, parts, stale=5.0)
+    expect(
+        longest <= max(sizes),
+        "one micro-batch at a time goes through the model",
+        fed=fed,
+        expected=f"at most {max(sizes)} tokens in a call of the model",
+        got=f"{longest} tokens in one call",
+        hint="The batch was split because the whole of it does not fit into memory.",
+    )
+    got, _, _ = _accumulated(learner, start, parts, stale=5.0)
     expect_close(
         "old gradients are not carried over",
         got,
@@ -240,12 +262,15 @@ def accumulate(learner: Callable[..., Any]) -> None:
 
 def _accumulated(
     learner: Callable[..., Any], start: Tensor, parts: Any, *, stale: float
-) -> tuple[Tensor, _Counting]:
+) -> tuple[Tensor, _Counting, int]:
+    """The weights afterwards, the optimizer, and the most tokens in one call of the model."""
     model = _linear(start)
     model.weight.grad = torch.full_like(start, stale)
     optimizer = _Counting(model.parameters(), lr=1.0)
+    lengths = [0]
+    model.register_forward_pre_hook(lambda _, inputs: lengths.append(len(inputs[0])))
     learner(model, parts, optimizer)
-    return model.weight.detach(), optimizer
+    return model.weight.detach(), optimizer, max(lengths)
 
 
 def _one_big_step(start: Tensor, parts: Any) -> Tensor:
@@ -280,11 +305,12 @@ def score_text(learner: Callable[..., Any]) -> None:
 
 def _score_one(learner: Callable[..., Any], n: int, window: int, stride: int) -> None:
     fed = f"ids 0 to {n - 1}, window={window}, stride={stride}"
-    longest = 0
+    longest = calls = 0
 
     def surprise(chunk: Sequence[int]) -> list[float]:
         """Surprise at chunk[1:]. What it returns says which token it was, and after how many."""
-        nonlocal longest
+        nonlocal longest, calls
+        calls += 1
         longest = max(longest, len(chunk) - 1)
         return [token + context / 100 for context, token in enumerate(chunk[1:], start=1)]
 
@@ -339,6 +365,16 @@ def _score_one(learner: Callable[..., Any], n: int, window: int, stride: int) ->
         else "",
         hint="Of each later window score the last, new targets only: the earlier ones are context.",
     )
+    most = math.ceil(n / stride) + 1
+    expect(
+        calls <= most,
+        "the windows are one stride apart",
+        fed=fed,
+        expected=f"at most {most} windows",
+        got=f"{calls} windows",
+        hint="A window for each token is a stride of 1: more context than asked for, and a pass "
+        "of the model for every token.",
+    )
 
 
 @exercise("training.mixed_step", minutes=15, level="hard")
@@ -370,6 +406,22 @@ def mixed_step(learner: Callable[..., Any]) -> None:
         fed="a true gradient of 10, clip_norm=1",
         hint="Between unscale_ and step: clip_grad_norm_ changes gradients, not weights.",
     )
+    moved, _ = _scaled_step(learner, target=-5.0, clip_norm=2.0)
+    expect_close(
+        "the limit is clip_norm",
+        moved,
+        2.0,
+        fed="a true gradient of 10, clip_norm=2",
+        hint="Which limit did the caller ask for?",
+    )
+    moved, _ = _scaled_step(learner, target=-5.0, width=4)
+    expect_close(
+        "the length of the whole gradient is clipped",
+        moved,
+        1.0,
+        fed="a true gradient of (10, 10, 10, 10), clip_norm=1; how far all four weights moved",
+        hint="The norm is that of all entries together, not of each by itself.",
+    )
     moved, _ = _scaled_step(learner, target=-0.25, stale=0.25 * 1024)
     expect_close(
         "old gradients are not carried over",
@@ -381,20 +433,25 @@ def mixed_step(learner: Callable[..., Any]) -> None:
 
 
 def _scaled_step(
-    learner: Callable[..., Any], *, target: float, stale: float = 0.0
+    learner: Callable[..., Any],
+    *,
+    target: float,
+    stale: float = 0.0,
+    clip_norm: float = 1.0,
+    width: int = 1,
 ) -> tuple[float, torch.amp.GradScaler]:
-    """How far one step of SGD moves the only weight; its gradient is ``-2 * target``."""
-    model = _linear(torch.zeros(1, 1))
-    model.weight.grad = torch.full((1, 1), stale)
+    """How far one step of SGD moves the weights; the gradient of each is ``-2 * target``."""
+    model = _linear(torch.zeros(1, width))
+    model.weight.grad = torch.full((1, width), stale)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
-    inputs, targets = torch.ones(1, 1), torch.full((1, 1), target)
+    inputs, targets = torch.ones(1, width), torch.full((1, 1), target)
     try:
-        learner(model, inputs, targets, optimizer, scaler, clip_norm=1.0)
+        learner(model, inputs, targets, optimizer, scaler, clip_norm=clip_norm)
     except Exception as error:
         _explain_scaler(str(error.__cause__ or error))
         raise
-    return abs(float(model.weight.detach())), scaler
+    return float(model.weight.detach().norm()), scaler
 
 
 def _explain_scaler(message: str) -> None:

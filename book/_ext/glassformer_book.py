@@ -21,14 +21,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
+from glassformer.lab import ledger
+from glassformer.lab.trials import SIGNS
 
 BOOK = Path(__file__).parents[1]
-VERDICTS = {
-    "holds": ("holds", "✓"),
-    "holds if": ("if", "◐"),
-    "does not hold": ("not", "✗"),
-    "not measurable here": ("nm", "?"),
-}
+# the classes of book.css
+CSS = {"holds": "holds", "holds if": "if", "does not hold": "not", "not measurable here": "nm"}
 NOT_TRIED = "not yet tried"
 
 
@@ -47,13 +45,11 @@ def planned() -> dict[str, dict[str, str]]:
 
 def rows() -> list[Any]:
     """One row per claim: id, chapter, claim, criterion, and once tried verdict and finding."""
-    from glassformer.lab import ledger
-
     return list(ledger.rows(BOOK))
 
 
 def verdict_badge(verdict: str | None) -> str:
-    css, sign = VERDICTS.get(verdict or "", ("open", "·"))
+    css, sign = (CSS[verdict], SIGNS[verdict][0]) if verdict else ("open", "·")
     words = html.escape(verdict or NOT_TRIED)
     return (
         f'<span class="verdict verdict-{css}"><span aria-hidden="true">{sign}</span> {words}</span>'
@@ -63,9 +59,9 @@ def verdict_badge(verdict: str | None) -> str:
 def verdicts_markdown(claims: list[Any]) -> str:
     """The counts by verdict, as a strip."""
     cells = []
-    for verdict in [*VERDICTS, None]:
+    for verdict in [*SIGNS, None]:
         count = sum(row.verdict == verdict for row in claims)
-        css = VERDICTS[verdict][0] if verdict else "open"
+        css = CSS[verdict] if verdict else "open"
         words = html.escape(verdict or NOT_TRIED)
         cells.append(f'<li class="verdict-{css}"><strong>{count}</strong> {words}</li>')
     return f'<ul class="verdict-counts">{"".join(cells)}</ul>\n'

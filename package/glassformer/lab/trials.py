@@ -17,20 +17,20 @@ import yaml
 
 from glassformer.errors import GlassformerError
 
-__all__ = ["MIME", "VERDICTS", "Claim", "Trial", "claims", "read_claims", "trial"]
+__all__ = ["MIME", "SIGNS", "VERDICTS", "Claim", "Trial", "claims", "read_claims", "trial"]
 
 MIME = "application/vnd.glassformer.trial+json"
 CLAIMS_FILE = Path(__file__).with_name("claims.yaml")
 
-VERDICTS: tuple[str, ...] = ("holds", "holds if", "does not hold", "not measurable here")
 # a word and a sign for each, and a colour that is legible on white and on near-black;
 # nothing depends on the colour alone
-_SIGNS = {
+SIGNS = {
     "holds": ("✓", "#009e73"),
     "holds if": ("◐", "#3182bd"),
     "does not hold": ("✗", "#d55e00"),
     "not measurable here": ("?", "#808080"),
 }
+VERDICTS: tuple[str, ...] = tuple(SIGNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Trial:
         yield "Finding", self.finding
 
     def _html(self) -> str:
-        sign, colour = _SIGNS[self.verdict]
+        sign, colour = SIGNS[self.verdict]
         rows = "".join(
             f'<div style="margin:.35em 0 0"><span style="opacity:.75">{html.escape(label)}:</span> '
             f"{html.escape(text)}</div>"

@@ -10,12 +10,11 @@ import re
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
-import yaml
+from support.chapters import planned_chapters
+from support.project import ROOT
 
-ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "package"
 PACKAGE = "glassformer"
 
@@ -278,11 +277,6 @@ def public_objects(tree):
                 yield node
 
 
-def chapters():
-    parts = yaml.safe_load((ROOT / "book" / "chapters.yaml").read_text(encoding="utf-8"))
-    return {chapter["slug"] for part in parts for chapter in part["chapters"]}
-
-
 def named_chapters(docstring):
     """The slugs behind "Book:" at the end of a line: one, or several with commas between."""
     named = re.findall(r"\bBook: ([a-z_]+(?:, [a-z_]+)*)\.?$", docstring, flags=re.MULTILINE)
@@ -299,7 +293,7 @@ def test_the_explained_modules_exist():
 
 @pytest.mark.parametrize("name", explained_modules())
 def test_every_public_object_names_its_chapter(name):
-    known = chapters()
+    known = planned_chapters()
     unnamed = []
     for node in public_objects(tree_of(name)):
         named = named_chapters(ast.get_docstring(node) or "")

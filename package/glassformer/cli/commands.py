@@ -6,9 +6,8 @@ Book: training
 import importlib.metadata
 import platform
 import secrets
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import torch
 import typer
@@ -24,6 +23,8 @@ from glassformer.evaluation import evaluate_nll
 from glassformer.generation import sampler, stream
 from glassformer.models import Decoder
 from glassformer.training import Recipe, load_model, load_tokenizer, read_record
+from glassformer.training.recipe import PresetName
+from glassformer.training.step import Precision
 
 __all__ = ["app"]
 
@@ -34,29 +35,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Preset(StrEnum):
-    """Sizes to choose from."""
-
-    tiny = "tiny"
-    small = "small"
-    base = "base"
-
-
-class PrecisionName(StrEnum):
-    """What matrix products are computed in."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class SplitName(StrEnum):
-    """The parts of a text that no training has seen."""
-
-    dev = "dev"
-    test = "test"
 
 
 TextFile = Annotated[
@@ -76,7 +54,7 @@ def train(
     text: TextFile = None,
     out: Annotated[Path, typer.Option(help="New folder for the model.")] = Path("runs/decoder"),
     resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
-    preset: Annotated[Preset, typer.Option(help="Size of the model.")] = Preset.small,
+    preset: Annotated[PresetName, typer.Option(help="Size of the model.")] = "small",
     vocab_size: Annotated[int, typer.Option(help="Pieces of the tokenizer.")] = 2048,
     length: Annotated[int, typer.Option(help="Tokens the model can see.")] = 128,
     stride: Annotated[int | None, typer.Option(help="Window step; default: length.")] = None,
@@ -86,9 +64,7 @@ def train(
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: by size.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Default: a twentieth of the steps.")] = None,
     dropout: Annotated[float, typer.Option(help="Share of values dropped in training.")] = 0.0,
-    precision: Annotated[
-        PrecisionName, typer.Option(help="Of the matrix products.")
-    ] = PrecisionName.float32,
+    precision: Annotated[Precision, typer.Option(help="Of the matrix products.")] = "float32",
     checkpoint_blocks: Annotated[
         bool, typer.Option("--checkpoint-blocks", help="Less memory, more time.")
     ] = False,
@@ -103,7 +79,7 @@ def train(
     """
     recipe = Recipe(
         text=None if text is None else str(text.resolve()),
-        preset=preset.value,
+        preset=preset,
         vocab_size=vocab_size,
         length=length,
         stride=stride,
@@ -113,7 +89,7 @@ def train(
         lr=lr,
         warmup=warmup,
         dropout=dropout,
-        precision=precision.value,
+        precision=precision,
         checkpoint_blocks=checkpoint_blocks,
         eval_every=eval_every,
         save_every=save_every,
@@ -185,7 +161,7 @@ def generate(
 def evaluate(
     model: ModelFolder,
     text: OtherTextFile = None,
-    split: Annotated[SplitName, typer.Option(help="Part of the text.")] = SplitName.dev,
+    split: Annotated[Literal["dev", "test"], typer.Option(help="Part of the text.")] = "dev",
     window: Annotated[int | None, typer.Option(help="Default: what the model can see.")] = None,
     stride: Annotated[int | None, typer.Option(help="Window step; default: window.")] = None,
     device: DeviceName = "auto",
@@ -197,7 +173,7 @@ def evaluate(
     window = longest if window is None else window
     if not 1 <= window <= longest:
         raise ConfigError(f"--window {window} must be from 1 to {longest}, all this model can see")
-    lines = getattr(read_corpus(Recipe(text=source), saved=text is None), split.value)
+    lines = getattr(read_corpus(Recipe(text=source), saved=text is None), split)
     score = evaluate_nll(
         decoder,
         tokenizer.encode_stream(lines),
@@ -207,7 +183,7 @@ def evaluate(
     )
     print_rows(
         {
-            "text": f"{source or 'King James Bible'}, {split.value}",
+            "text": f"{source or 'King James Bible'}, {split}",
             "tokens": f"{score.n_tokens:,}",
             "nats per token": f"{score.nll:.4f}",
             "perplexity": f"{score.perplexity:.2f}",
@@ -232,9 +208,9 @@ def info(
         }
     )
     if model is None:
-        for preset in Preset:
-            recipe = Recipe(preset=preset.value)
-            print_rows(_costs(recipe.config(recipe.vocab_size), f"preset {preset.value}"))
+        for preset in get_args(PresetName):
+            recipe = Recipe(preset=preset)
+            print_rows(_costs(recipe.config(recipe.vocab_size), f"preset {preset}"))
         return
     record = read_record(model)
     costs = _costs(_load(model, "cpu")[0].config, "model")

@@ -27,8 +27,16 @@ from glassformer.training import (
 from glassformer.training._folder import existing_folder
 from glassformer.training.step import make_scaler
 
+__all__ = ["read_corpus", "refuse_used", "run_training", "saved_recipe"]
+
 
 def run_training(recipe: Recipe, folder: Path, device: torch.device, *, resumed: bool) -> None:
+    """Train to the end, or to Ctrl-C, and leave a complete checkpoint in ``folder``.
+
+    Raises:
+        GlassformerError: the text, the tokenizer, the device or the folder will not do.
+        typer.Exit: with 130, after Ctrl-C.
+    """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     make_scaler(recipe.precision, device)  # a precision it cannot do is refused before the work
     corpus = read_corpus(recipe, saved=resumed)
@@ -71,6 +79,9 @@ def saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe:
     """The recipe of a run; whatever was typed beside ``--resume`` must agree with it.
 
     Only the text may have moved: its tokens are compared when the run is loaded.
+
+    Raises:
+        CheckpointError: no run in ``folder``, or one that was started otherwise.
     """
     try:
         recipe = Recipe.from_dict(read_record(folder).get("run", {}))
@@ -90,6 +101,11 @@ def saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe:
 
 
 def read_corpus(recipe: Recipe, *, saved: bool) -> Corpus:
+    """The text of a recipe; one that a run was ``saved`` with may have moved since.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     try:
         return recipe.corpus()
     except DataError as error:
@@ -99,6 +115,11 @@ def read_corpus(recipe: Recipe, *, saved: bool) -> Corpus:
 
 
 def refuse_used(out: Path) -> None:
+    """A new run takes no folder in which something lies.
+
+    Raises:
+        CheckpointError: ``out`` is not empty.
+    """
     try:
         used = any(existing_folder(out).iterdir())
     except CheckpointError:

@@ -28,6 +28,8 @@ from rich.progress import (
 from glassformer.errors import GlassformerError
 from glassformer.training import StepReport, Trainer
 
+__all__ = ["clean_errors", "interruptible", "print_rows", "progress_bar", "write_anything"]
+
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
 
@@ -111,5 +113,6 @@ def progress_bar(console: Console, trainer: Trainer) -> Iterator[Callable[[StepR
 
 
 def print_rows(rows: dict[str, str]) -> None:
+    """A name and its value on each line, the values below each other."""
     for name, value in rows.items():
         typer.echo(f"{name:<20} {value}")

@@ -37,6 +37,12 @@ def test_stored_criteria_and_verdicts_are_those_of_the_claims() -> None:
         assert tried.chapter == claim.chapter, f"{tried.id} belongs to {claim.chapter}"
 
 
+def test_a_partial_success_counts_only_where_the_criterion_says_so() -> None:
+    for tried in ledger.trials(BOOK):
+        if tried.verdict == "holds if":
+            assert "'holds if'" in tried.criterion, f"{tried.id}: anything less does not hold"
+
+
 @pytest.mark.parametrize("chapter", WRITTEN)
 def test_a_written_chapter_leaves_no_claim_untried(chapter: str) -> None:
     untried = [

@@ -95,9 +95,9 @@ def token_loss(
     """
     _check(logits.shape[:-1], targets, target_mask)
     counts = counted(targets, target_mask, pad_id)
-    log_probs = _rows(logits, counts).float().log_softmax(dim=-1)  # (N, V)
+    log_probs = _rows(logits, counts).float().log_softmax(dim=-1)  # (n, V)
     targets = _rows(targets, counts)
-    nll = -log_probs.gather(-1, targets[:, None])[:, 0]  # (N,)
+    nll = -log_probs.gather(-1, targets[:, None])[:, 0]  # (n,)
     loss = _smooth(log_probs, nll, pad_id, label_smoothing) if label_smoothing else nll
     return TokenLoss(loss.sum(), nll.detach().sum(), len(targets))
 

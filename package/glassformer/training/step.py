@@ -145,7 +145,7 @@ def autocast(
 def make_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
     """The loss scaling that float16 needs; for other precisions it passes everything through.
 
-    float16 rounds gradients below 6e-8 to zero. Multiplying the loss by a large number lifts
+    float16 rounds gradients below 3e-8 to zero. Multiplying the loss by a large number lifts
     them; dividing the gradients by it again must come before anything looks at them.
 
     Raises:

@@ -41,7 +41,7 @@ _writes: Callable[..., Any] = nbformat.writes
 _from_dict: Callable[..., Any] = nbformat.from_dict
 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-_CELL_METADATA = ("mystnb", "slideshow", "tags")
+_CELL_METADATA = ("mystnb", "tags")
 _OUTPUT_METADATA = ("image/png", "image/svg+xml", "needs_background")
 # what nbformat (8 hex digits) and Jupyter (a UUID, or the head of one) invent
 _RANDOM_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){0,3}(-?[0-9a-f]{12})?")

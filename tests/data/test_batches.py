@@ -1,5 +1,7 @@
 """Batches: every example once, the same for the same seed and epoch."""
 
+import random
+
 import pytest
 import torch
 from glassformer.data import TokenBudgetBatches, pad_batch, shuffled_batches
@@ -22,14 +24,46 @@ def test_every_example_once_within_the_budget(given_sizes, epoch):
         assert padded <= budget or len(batch) == 1
 
 
-def test_o28_a_sentence_over_the_budget_is_a_batch_of_its_own():
-    """O28: budget 10, lengths 3, 12, 4: nothing stops, loops or is lost."""
+def padded_size(lengths, batch):
+    """What a batch of pairs costs: both sides padded to their longest."""
+    return len(batch) * sum(max(lengths[index][side] for index in batch) for side in (0, 1))
+
+
+pair_lengths = st.lists(st.tuples(st.integers(1, 31), st.integers(1, 37)), min_size=1, max_size=61)
+
+
+@given(pair_lengths, st.integers(1, 97), st.integers(0, 3))
+def test_every_pair_once_within_the_budget_of_both_sides(lengths, budget, epoch):
+    batches = TokenBudgetBatches(lengths, budget, seed=3)
+    assert sorted(i for batch in batches.epoch(epoch) for i in batch) == list(range(len(lengths)))
+    assert all(len(b) == 1 or padded_size(lengths, b) <= budget for b in batches.epoch(epoch))
+    assert len(batches) == len(batches.epoch(epoch))
+    assert batches.n_oversized == sum(sum(pair) > budget for pair in lengths)
+
+
+def test_pairs_of_similar_lengths_share_a_batch():
+    """Padding stays small: of what the batches cost, nearly all is real tokens."""
+    generator = random.Random(5)
+    sources = [3 + int(generator.expovariate(0.1)) for _ in range(5003)]
+    lengths = [(source, max(1, source + generator.randint(-2, 3))) for source in sources]
+    batches = TokenBudgetBatches(lengths, 1024).epoch(0)
+    padded = sum(padded_size(lengths, batch) for batch in batches)
+    assert sum(map(sum, lengths)) / padded > 0.95
+    assert max(padded_size(lengths, batch) for batch in batches) > 1024 * 0.9
+
+
+def test_O28_a_sentence_over_the_budget_is_a_batch_of_its_own():
+    """O28: budget 10, lengths 3, 12, 4: nothing stops, loops or is lost, for training (shuffled
+    epochs) and evaluation (epoch 0) alike, and for pairs."""
     batches = TokenBudgetBatches([3, 12, 4], 10)
-    assert sorted(sorted(batch) for batch in batches.epoch(0)) == [[0, 2], [1]]
-    assert batches.n_oversized == 1
+    pairs = TokenBudgetBatches([(2, 1), (5, 7), (1, 3)], 11)
+    for epoch in range(5):
+        assert sorted(sorted(batch) for batch in batches.epoch(epoch)) == [[0, 2], [1]]
+        assert sorted(sorted(batch) for batch in pairs.epoch(epoch)) == [[0, 2], [1]]
+    assert batches.n_oversized == pairs.n_oversized == 1
 
 
-def test_o19_orders_differ_between_epochs_and_repeat_with_the_seed():
+def test_O19_orders_differ_between_epochs_and_repeat_with_the_seed():
     """O19: the epoch is part of the shuffle."""
     lengths = [1 + i % 13 for i in range(211)]
     batches = TokenBudgetBatches(lengths, 53, seed=7)
@@ -81,7 +115,7 @@ def test_padding_right_and_left():
     assert tokens.dtype == torch.int64
 
 
-def test_s02_a_real_token_with_the_pad_id_stays_visible():
+def test_S02_a_real_token_with_the_pad_id_stays_visible():
     """S02: the mask comes from lengths, not from comparing ids."""
     _, mask = pad_batch([[5, 0, 7], [0]], pad_id=0)
     assert mask.tolist() == [[True, True, True], [True, False, False]]
@@ -94,6 +128,8 @@ def test_bad_input_is_refused():
         TokenBudgetBatches([3], 0)
     with pytest.raises(DataError, match="length 0 at index 1"):
         TokenBudgetBatches([3, 0], 5)
+    with pytest.raises(DataError, match=r"length \(5, 0\) at index 1"):
+        TokenBudgetBatches([(3, 2), (5, 0), (2, 2)], 5)
     with pytest.raises(DataError, match="batch_size=0"):
         shuffled_batches(5, 0, seed=0, epoch=0)
     with pytest.raises(DataError, match=r"lengths \[2, 0\]"):

@@ -39,9 +39,17 @@ def shuffled_batches(n_items: int, batch_size: int, *, seed: int, epoch: int) ->
 class TokenBudgetBatches:
     """Batches of examples of similar length whose padded size stays within ``max_tokens``.
 
-    A batch costs ``longest length x number of examples``, padding included. An example longer
-    than the whole budget becomes a batch of its own, in training and in evaluation alike, so
-    nothing is ever dropped; ``n_oversized`` counts them.
+    A batch costs ``longest length x number of examples``, padding included. The length of a pair
+    is a tuple ``(source, target)``, and its batch costs ``(longest source + longest target) x
+    number of pairs``. Which examples share a batch depends on the seed and the epoch alone.
+
+    An example longer than the whole budget becomes a batch of its own, in training and in
+    evaluation alike, so nothing is ever dropped; ``n_oversized`` counts them.
+
+    Args:
+        lengths: the length of every example, or of both sides of every pair.
+        max_tokens: the most that a batch of more than one example may cost.
+        seed: decides the order together with the number of the epoch.
 
     Raises:
         DataError: no lengths, a length below 1, or ``max_tokens`` below 1.
@@ -49,34 +57,50 @@ class TokenBudgetBatches:
     Book: training
     """
 
-    def __init__(self, lengths: Sequence[int], max_tokens: int, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int] | Sequence[tuple[int, int]],
+        max_tokens: int,
+        *,
+        seed: int = 0,
+    ) -> None:
         if not lengths or max_tokens < 1:
             raise DataError(
                 f"{len(lengths)} lengths and max_tokens={max_tokens}; both must be at least 1"
             )
-        if min(lengths) < 1:
-            index = list(lengths).index(min(lengths))
-            raise DataError(f"length {lengths[index]} at index {index}; drop empty examples first")
         self.lengths = list(lengths)
+        self._sides = [(size,) if isinstance(size, int) else tuple(size) for size in lengths]
+        shortest = min(range(len(lengths)), key=lambda index: min(self._sides[index]))
+        if min(self._sides[shortest]) < 1:
+            raise DataError(
+                f"length {lengths[shortest]} at index {shortest}; drop empty examples first"
+            )
         self.max_tokens = max_tokens
         self.seed = seed
-        self.n_oversized = sum(length > max_tokens for length in lengths)
+        self.n_oversized = sum(sum(sides) > max_tokens for sides in self._sides)
 
     def epoch(self, epoch: int) -> list[list[int]]:
         """The batches of one epoch, in order. To resume after ``k`` batches, take ``[k:]``."""
         generator = _generator(self.seed, epoch)
-        order = list(range(len(self.lengths)))
+        order = list(range(len(self._sides)))
         generator.shuffle(order)
-        order.sort(key=self.lengths.__getitem__)  # stable: equal lengths stay shuffled
+        order.sort(key=self._likeness)  # stable: equal lengths stay shuffled
         batches: list[list[int]] = [[]]
-        for index in order:  # each example is at least as long as all before it
-            batch = batches[-1]
-            if batch and self.lengths[index] * (len(batch) + 1) > self.max_tokens:
-                batch = []
-                batches.append(batch)
-            batch.append(index)
+        longest: tuple[int, ...] = self._sides[order[0]]
+        for index in order:
+            sides = self._sides[index]
+            longest = tuple(map(max, longest, sides))
+            if batches[-1] and sum(longest) * (len(batches[-1]) + 1) > self.max_tokens:
+                batches.append([])
+                longest = sides
+            batches[-1].append(index)
         generator.shuffle(batches)
         return batches
+
+    def _likeness(self, index: int) -> tuple[int, ...]:
+        """What neighbours share: the longer side, then the target's length, then the source's."""
+        sides = self._sides[index]
+        return (max(sides), *reversed(sides))
 
     def __len__(self) -> int:
         """Number of batches in an epoch, the same for all epochs."""

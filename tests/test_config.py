@@ -83,6 +83,7 @@ def test_derived_sizes():
     assert (config.d_head, config.kv_heads, config.ff_size) == (2, 5, 120)
     assert DecoderConfig(**SIZES).kv_heads == 3
     assert DecoderConfig(**SIZES, d_ff=37).ff_size == 37
+    assert DecoderConfig(**{**SIZES, "n_heads": 7}, head_size=6).d_head == 6
     assert EncoderDecoderConfig(**SIZES).encoder_layers == 2
     assert EncoderDecoderConfig(**SIZES, n_encoder_layers=5).encoder_layers == 5
 
@@ -95,7 +96,8 @@ def test_replace_checks_again():
 
 
 def size_errors():
-    for name in (*SIZES, "n_kv_heads", "d_ff"):
+    optional = ("n_kv_heads", "head_size", "d_ff", "sliding_window", "n_experts")
+    for name in (*SIZES, *optional, "relative_buckets", "experts_per_token"):
         for value in (0, -3, 2.0, True, "5"):
             yield pytest.param(DecoderConfig, {name: value}, f"{name}={value!r} must be a whole")
     for name in SIZES:
@@ -116,9 +118,20 @@ ERRORS = [
     (DecoderConfig, {"norm": "batch"}, "norm='batch' is unknown; it may be layer, rms"),
     (DecoderConfig, {"norm_position": "prenorm"}, "norm_position='prenorm' is unknown; did you me"),
     (DecoderConfig, {"positions": "absolute"}, "positions='absolute' is unknown; it may be sinus"),
-    (DecoderConfig, {"dropout": 1.0}, "dropout=1.0 is a share of values; give 0 <= dropout < 1"),
-    (DecoderConfig, {"dropout": -0.1}, "dropout=-0.1 is a share"),
-    (DecoderConfig, {"dropout": float("nan")}, "dropout=nan is a share"),
+    (DecoderConfig, {"dropout": 1.0}, "dropout=1.0 is a probability; give 0 <= dropout < 1"),
+    (DecoderConfig, {"dropout": -0.1}, "dropout=-0.1 is a prob"),
+    (DecoderConfig, {"dropout": float("nan")}, "dropout=nan is a prob"),
+    (DecoderConfig, {"layer_drop": 1.0}, "layer_drop=1.0 is a probability; give 0 <= layer_drop"),
+    (DecoderConfig, {"qkv_bias": 1}, "qkv_bias=1 must be True or False"),
+    (DecoderConfig, {"head_bias": None}, "head_bias=None must be True or False"),
+    (EncoderConfig, {"head_bias": True}, "head_bias=True asks for logits, and an encoder has none"),
+    (EncoderConfig, {"sliding_window": 3}, "sliding_window=3 looks back only, and an encoder's"),
+    (DecoderConfig, {"head_size": 7}, "d_head must be even, but d_model=30 with n_heads=3 gives"),
+    (DecoderConfig, {"relative_buckets": 5}, "relative_buckets=5 must be even and at least 4"),
+    (DecoderConfig, {"relative_buckets": 2}, "relative_buckets=2 must be even and at least 4"),
+    (DecoderConfig, {"relative_max_distance": 16}, "relative_max_distance=16 above half of it"),
+    (DecoderConfig, {"n_experts": 3, "experts_per_token": 5}, "cannot exceed n_experts=3"),
+    (DecoderConfig, {"n_experts": 3, "expert_capacity": 0.0}, "expert_capacity=0.0 must be posit"),
     (DecoderConfig, {"norm_eps": 0.0}, "norm_eps=0.0 must be positive"),
     (DecoderConfig, {"norm_eps": float("nan")}, "norm_eps=nan must be positive"),
     (DecoderConfig, {"rope_base": -1.0}, "rope_base=-1.0 must be positive"),

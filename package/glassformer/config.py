@@ -27,10 +27,10 @@ __all__ = [
     "transformer_base",
 ]
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"]
 NormKind = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
-PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
+PositionKind = Literal["sinusoidal", "learned", "rotary", "relative", "none"]
 
 C = TypeVar("C", bound="TransformerConfig")  # not Self: shape checkers cannot follow it
 
@@ -40,7 +40,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm_position": get_args(NormPosition),
     "positions": get_args(PositionKind),
 }
-_SWITCHES = ("bias", "tie_embeddings", "embedding_norm")
+_SWITCHES = ("bias", "qkv_bias", "head_bias", "tie_embeddings", "embedding_norm")
 _SIZES = (
     "vocab_size",
     "max_len",
@@ -48,7 +48,13 @@ _SIZES = (
     "n_heads",
     "n_layers",
     "n_kv_heads",
+    "head_size",
     "d_ff",
+    "sliding_window",
+    "relative_buckets",
+    "relative_max_distance",
+    "n_experts",
+    "experts_per_token",
     "source_vocab_size",
     "n_encoder_layers",
 )
@@ -67,18 +73,34 @@ class TransformerConfig:
         n_kv_heads: number of key/value heads; divides ``n_heads``. ``None`` means ``n_heads``
             (multi-head attention); fewer is grouped-query attention (Ainslie et al. 2023), one is
             multi-query attention (Shazeer 2019).
+        head_size: width of one head, E. ``None`` means ``d_model // n_heads``; with a number,
+            ``n_heads`` need not divide ``d_model``, as in T5.
         d_ff: width of the feed-forward layer. ``None`` means ``4 * d_model``.
-        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` (GPT-2's) or ``swiglu`` (gated).
+        activation: ``relu``, ``gelu`` (exact), ``gelu_tanh`` (GPT-2's) or ``silu``; gated:
+            ``swiglu`` or ``geglu`` (its gate goes through ``gelu_tanh``).
         norm: ``layer`` (Ba et al. 2016) or ``rms`` (Zhang & Sennrich 2019).
         norm_position: ``pre`` (Xiong et al. 2020) or ``post`` (Vaswani et al. 2017).
         norm_eps: added to the variance inside the root.
-        positions: ``sinusoidal``, ``learned``, ``rotary`` (Su et al. 2021) or ``none``. With
+        positions: ``sinusoidal``, ``learned``, ``rotary`` (Su et al. 2021), ``relative`` (a bias on
+            the scores for each bucket of distances, Raffel et al. 2020) or ``none``. With
             sinusoids the token vectors are multiplied by sqrt(d_model), as in Vaswani et al. 2017
             section 3.4, so that the sinusoids do not drown them.
         rope_base: base of the rotary frequencies.
+        relative_buckets, relative_max_distance: how ``relative`` positions tell distances apart.
+        sliding_window: a decoder's token sees itself and the ``sliding_window - 1`` tokens before
+            it (Beltagy et al. 2020; Jiang et al. 2023); ``None`` for all before it.
+        n_experts: feed-forward networks per layer, of which a router chooses ``experts_per_token``
+            for each token (Shazeer et al. 2017); ``None`` for a single one and no router.
+        experts_per_token: networks that each token goes through.
+        expert_capacity: tokens that one expert takes, as a multiple of its fair share; those above
+            it skip the layer (Fedus et al. 2022). ``None`` for no limit.
         bias: whether linear layers have a bias.
+        qkv_bias: whether the projections to queries, keys and values have one; ``None`` means
+            ``bias``.
+        head_bias: whether the logits have a bias of their own.
         dropout: share of values dropped in training: embeddings, attention weights, the hidden
             layer of the feed-forward network and the output of every sublayer.
+        layer_drop: probability that training skips a whole layer (Fan et al. 2020).
         pad_id: the id of padding, whose embedding row stays zero; ``None`` for no such id.
         tie_embeddings: whether the output head uses the embedding matrix (Press & Wolf 2017).
 
@@ -94,6 +116,7 @@ class TransformerConfig:
     n_heads: int
     n_layers: int
     n_kv_heads: int | None = None
+    head_size: int | None = None
     d_ff: int | None = None
     activation: Activation = "gelu"
     norm: NormKind = "layer"
@@ -101,8 +124,17 @@ class TransformerConfig:
     norm_eps: float = 1e-5
     positions: PositionKind = "rotary"
     rope_base: float = 10_000.0
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    sliding_window: int | None = None
+    n_experts: int | None = None
+    experts_per_token: int = 2
+    expert_capacity: float | None = None
     bias: bool = True
+    qkv_bias: bool | None = None
+    head_bias: bool = False
     dropout: float = 0.0
+    layer_drop: float = 0.0
     pad_id: int | None = None
     tie_embeddings: bool = True
 
@@ -111,15 +143,18 @@ class TransformerConfig:
             _check_size(name, getattr(self, name, None), optional=_is_optional(self, name))
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
-        check_heads(self.d_model, self.n_heads, self.kv_heads)
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout={self.dropout} is a share of values; give 0 <= dropout < 1")
+        check_heads(self.d_model, self.n_heads, self.kv_heads, self.head_size)
+        for name in ("dropout", "layer_drop"):
+            share = getattr(self, name)
+            if not 0.0 <= share < 1.0:
+                raise ConfigError(f"{name}={share} is a probability; give 0 <= {name} < 1")
         if not self.norm_eps > 0.0:
             raise ConfigError(f"norm_eps={self.norm_eps} must be positive, such as 1e-5")
         if not self.rope_base > 0.0:
             raise ConfigError(f"rope_base={self.rope_base} must be positive, such as 10000")
         for name in _SWITCHES:
-            if not isinstance(getattr(self, name, True), bool):
+            value = getattr(self, name, True)
+            if not isinstance(value, bool) and not (value is None and _is_optional(self, name)):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         _check_pad(self.pad_id, self.vocab_size)
         if self.positions == "rotary" and self.d_head % 2:
@@ -132,11 +167,13 @@ class TransformerConfig:
                 f"positions='sinusoidal' fills pairs of numbers, so d_model={self.d_model} "
                 "must be even"
             )
+        _check_relative(self)
+        _check_experts(self)
 
     @property
     def d_head(self) -> int:
-        """Width of one head: ``d_model // n_heads``."""
-        return self.d_model // self.n_heads
+        """Width of one head once ``head_size=None`` is resolved."""
+        return self.d_model // self.n_heads if self.head_size is None else self.head_size
 
     @property
     def kv_heads(self) -> int:
@@ -189,6 +226,13 @@ class EncoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head_bias:
+            raise ConfigError("head_bias=True asks for logits, and an encoder has none; leave it")
+        if self.sliding_window is not None:
+            raise ConfigError(
+                f"sliding_window={self.sliding_window} looks back only, and an encoder's token "
+                "sees both sides; leave it out"
+            )
         if self.n_segments != 0:
             _check_size("n_segments", self.n_segments, optional=False)
 
@@ -308,9 +352,34 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={value!r} is unknown; {_suggest(str(value), list(choices))}")
 
 
-def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
+def _check_relative(config: TransformerConfig) -> None:
+    """Half of the buckets are for single distances, the other half reach to the longest one."""
+    buckets, longest = config.relative_buckets, config.relative_max_distance
+    if buckets < 4 or buckets % 2 or longest <= buckets // 2:
+        raise ConfigError(
+            f"relative_buckets={buckets} must be even and at least 4, and "
+            f"relative_max_distance={longest} above half of it; try 32 and 128"
+        )
+
+
+def _check_experts(config: TransformerConfig) -> None:
+    if config.n_experts is None:
+        return
+    if config.experts_per_token > config.n_experts:
+        raise ConfigError(
+            f"experts_per_token={config.experts_per_token} cannot exceed "
+            f"n_experts={config.n_experts}; choose at most that many"
+        )
+    if config.expert_capacity is not None and not config.expert_capacity > 0.0:
+        raise ConfigError(
+            f"expert_capacity={config.expert_capacity} must be positive, such as 1.25, or None "
+            "for no limit"
+        )
+
+
+def check_heads(d_model: int, n_heads: int, n_kv_heads: int, head_size: int | None = None) -> None:
     """Refuse heads that do not share the width, or key/value heads that do not share the heads."""
-    if d_model % n_heads:
+    if head_size is None and d_model % n_heads:
         near = sorted(
             (n for n in range(1, d_model + 1) if d_model % n == 0),
             key=lambda n: (abs(n - n_heads), n),

@@ -195,3 +195,18 @@ class TestErrors:
         model = scrambled(decoder_config())
         with pytest.raises(ShapeError, match=r"token_mask has shape .* but must be \(2, 5\)"):
             model(ids(2, 5), token_mask=torch.ones(shape, dtype=torch.bool))
+
+
+def test_the_logits_may_have_a_bias_of_their_own():
+    model = scrambled(decoder_config(head_bias=True))
+    hidden = model.hidden(ids(2, 7))
+    torch.testing.assert_close(model.head(hidden), hidden @ model.head_weight.T + model.head_bias)
+
+
+def test_a_sliding_window_hides_what_is_too_far_back():
+    model = scrambled(decoder_config(sliding_window=3, n_layers=1))
+    tokens = ids(1, 11)
+    changed = tokens.clone()
+    changed[:, 4] = tokens[:, 4] % 28 + 1  # another id, which three tokens can see
+    moved = (model(tokens) - model(changed)).abs().amax(dim=-1)[0] > 1e-9
+    assert moved.nonzero().flatten().tolist() == [4, 5, 6]

@@ -174,3 +174,34 @@ def test_length_is_counted_once_after_all_layers():
     assert cache.length == T
     stack(torch.randn(B, 1, D), cache=cache)
     assert lengths[3:] == [T, T, T]
+
+
+class TestLayerDrop:
+    def stack(self, layer_drop):
+        blocks = [make_block() for _ in range(5)]
+        return scramble(Stack(blocks, LayerNorm(D), layer_drop=layer_drop))
+
+    def test_evaluation_runs_every_layer(self):
+        stack, x = self.stack(0.9).eval(), torch.randn(B, T, D)
+        whole = stack(x)
+        stack.layer_drop = 0.0
+        assert torch.equal(stack(x), whole)
+
+    def test_training_skips_whole_layers_at_the_given_rate(self):
+        stack, x = self.stack(0.25), torch.randn(B, T, D)
+        ran = []
+        for block in stack.blocks:
+            block.register_forward_hook(lambda *_: ran.append(1))
+        for _ in range(200):
+            stack(x)
+        assert sum(ran) / (200 * 5) == pytest.approx(0.75, abs=0.05)
+
+    def test_a_skipped_layer_hands_on_its_input(self):
+        stack, x = self.stack(0.999999), torch.randn(B, T, D)
+        assert torch.equal(stack(x), stack.norm(x))
+
+    def test_it_refuses_a_cache_that_would_have_gaps(self):
+        stack, x = self.stack(0.5), torch.randn(B, T, D)
+        with pytest.raises(CacheError, match=r"layer_drop=0.5 skips blocks .* call model.eval"):
+            stack(x, cache=GrowingCache(5))
+        stack.eval()(x, cache=GrowingCache(5))

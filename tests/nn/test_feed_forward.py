@@ -20,7 +20,17 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-FORMULAS = {"relu": lambda x: x.clamp(min=0), "gelu": gelu, "gelu_tanh": gelu_tanh}
+def silu(x):
+    return x * torch.sigmoid(x)
+
+
+FORMULAS = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+}
+GATED = {"swiglu": silu, "geglu": gelu_tanh}
 
 
 @pytest.mark.parametrize("activation", FORMULAS)
@@ -34,11 +44,12 @@ def test_formula(activation, bias):
     assert (layer.up_proj.bias is not None) == bias
 
 
-def test_swiglu_formula():
-    layer = scramble(FeedForward(D, F, activation="swiglu", bias=False).double())
+@pytest.mark.parametrize("activation", GATED)
+def test_gated_formula(activation):
+    layer = scramble(FeedForward(D, F, activation=activation, bias=False).double())
     x = torch.randn(2, 3, D).double()
     gate, up = x @ layer.gate_proj.weight.T, x @ layer.up_proj.weight.T
-    want = (gate * torch.sigmoid(gate) * up) @ layer.down_proj.weight.T
+    want = (GATED[activation](gate) * up) @ layer.down_proj.weight.T
     assert_close(layer(x), want)
 
 
@@ -58,5 +69,5 @@ def test_dropout_acts_on_hidden_values_in_training_only():
 
 @pytest.mark.usefixtures("no_shape_checks")
 def test_unknown_activation():
-    with pytest.raises(ConfigError, match="'geglu' is unknown; it may be relu, gelu, gelu_tanh"):
-        FeedForward(D, F, activation="geglu")
+    with pytest.raises(ConfigError, match="'glu' is unknown; it may be relu, gelu, gelu_tanh"):
+        FeedForward(D, F, activation="glu")

@@ -206,3 +206,32 @@ def test_rotary_module_has_nothing_to_save():
     got = rotary.half()(torch.arange(2048))
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
     assert want[0].dtype == torch.float32
+
+
+def test_heads_may_have_a_width_of_their_own():
+    attention = scramble(MultiHeadAttention(D, 7, n_kv_heads=1, d_head=4)).eval()
+    assert attention.q_proj.weight.shape == (28, D)
+    assert attention.k_proj.weight.shape == (4, D)
+    assert attention.o_proj.weight.shape == (D, 28)
+    x = torch.randn(B, T, D)
+    q = split_heads(attention.q_proj(x), 7)
+    k, v = split_heads(attention.k_proj(x), 1), split_heads(attention.v_proj(x), 1)
+    assert_close(attention(x), attention.o_proj(merge_heads(attend(q, k, v, scale=0.5))))
+
+
+def test_queries_keys_and_values_may_have_the_only_biases():
+    attention = MultiHeadAttention(D, H, bias=False, qkv_bias=True)
+    assert all(getattr(attention, f"{name}_proj").bias is not None for name in "qkv")
+    assert attention.o_proj.bias is None
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_bias_is_added_to_the_scores(eager):
+    attention = make()
+    attention.eager = eager
+    x, _ = x_and_memory()
+    bias = torch.zeros(1, H, T, T, dtype=x.dtype)
+    bias[..., 0] = 1e4  # everybody listens to the first position
+    values = merge_heads(attention.project_kv(x)[1].repeat_interleave(H // K, dim=1))
+    want = attention.o_proj(values[:, :1]).expand_as(x)
+    assert_close(attention(x, bias=bias), want)

@@ -12,6 +12,7 @@ from glassformer.functional.positions import (
     alibi_bias,
     alibi_slopes,
     apply_rotary,
+    relative_position_buckets,
     rotary_angles,
     sinusoidal_positions,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "causal_mask",
     "combine_masks",
     "padding_mask",
+    "relative_position_buckets",
     "rotary_angles",
     "sinusoidal_positions",
     "sliding_window_mask",

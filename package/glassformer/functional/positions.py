@@ -1,10 +1,12 @@
-"""Positions as numbers: sinusoids, rotary angles, ALiBi.
+"""Positions as numbers: sinusoids, rotary angles, ALiBi, buckets of distances.
 
 All tables are computed in float32 from the positions at hand and cast last, so a model in half
 precision keeps exact phases and no table is stored in a checkpoint.
 
 Book: embeddings
 """
+
+import math
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +18,7 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "apply_rotary",
+    "relative_position_buckets",
     "rotary_angles",
     "sinusoidal_positions",
 ]
@@ -102,6 +105,37 @@ def alibi_bias(
     query = torch.arange(k_len - q_len, k_len, device=device)[:, None]
     distance = (query - torch.arange(k_len, device=device)[None, :]).abs()
     return -alibi_slopes(n_heads).to(device)[None, :, None, None] * distance
+
+
+def relative_position_buckets(
+    distances: Int[Tensor, "*lead"],
+    *,
+    n_buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = True,
+) -> Int[Tensor, "*lead"]:
+    """The bucket of each distance: near ones have one each, far ones share them logarithmically.
+
+    Args:
+        distances: position of the key minus position of the query.
+        n_buckets: number of buckets; those of keys behind the query come first.
+        max_distance: all distances from here on share the last bucket.
+        bidirectional: half of the buckets are for keys ahead of the query. Otherwise a key ahead
+            counts as one at distance 0: a causal mask hides it anyway.
+
+    Source: Raffel et al. 2020, section 2.1. Book: embeddings
+    """
+    ahead = torch.zeros_like(distances)
+    if bidirectional:
+        n_buckets //= 2
+        ahead = (distances > 0) * n_buckets
+        distances = distances.abs()
+    else:
+        distances = (-distances).clamp(min=0)
+    exact = n_buckets // 2
+    growth = (distances.float().clamp(min=exact) / exact).log() / math.log(max_distance / exact)
+    far = (exact + (growth * (n_buckets - exact)).long()).clamp(max=n_buckets - 1)
+    return ahead + torch.where(distances < exact, distances, far)
 
 
 def _angles(positions: Tensor, width: int, base: float) -> Tensor:

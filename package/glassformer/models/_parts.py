@@ -4,7 +4,7 @@ Book: assembling
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,21 @@ from torch import Tensor, nn
 
 from glassformer.config import TransformerConfig
 from glassformer.errors import ShapeError
-from glassformer.functional.masking import causal_mask, combine_masks, padding_mask
+from glassformer.functional.masking import (
+    causal_mask,
+    combine_masks,
+    padding_mask,
+    sliding_window_mask,
+)
 from glassformer.kv_cache import GrowingCache, KVCache, StaticCache
 from glassformer.nn import (
     Block,
     FeedForward,
     InputEmbedding,
     LayerNorm,
+    MixtureOfExperts,
     MultiHeadAttention,
+    RelativePositionBias,
     RMSNorm,
     Rotary,
     Stack,
@@ -53,26 +60,55 @@ def make_embedding(
     )
 
 
-def make_stack(config: TransformerConfig, n_layers: int, *, cross: bool = False) -> Stack:
+def make_feed_forward(config: TransformerConfig) -> nn.Module:
+    """The position-wise network, or several of which a router chooses. Book: feed_forward"""
+    choices: dict[str, Any] = {
+        "activation": config.activation,
+        "bias": config.bias,
+        "dropout": config.dropout,
+    }
+    if config.n_experts is None:
+        return FeedForward(config.d_model, config.ff_size, **choices)
+    return MixtureOfExperts(
+        config.d_model,
+        config.ff_size,
+        n_experts=config.n_experts,
+        experts_per_token=config.experts_per_token,
+        capacity=config.expert_capacity,
+        **choices,
+    )
+
+
+def make_relative(config: TransformerConfig, *, causal: bool) -> RelativePositionBias | None:
+    """The bias of relative positions if the config asks for one. Book: embeddings"""
+    if config.positions != "relative":
+        return None
+    return RelativePositionBias(
+        config.n_heads,
+        n_buckets=config.relative_buckets,
+        max_distance=config.relative_max_distance,
+        bidirectional=not causal,
+    )
+
+
+def make_stack(
+    config: TransformerConfig, n_layers: int, *, causal: bool = False, cross: bool = False
+) -> Stack:
     """``n_layers`` blocks and the closing norm that pre-norm needs. Book: assembling"""
     attention = partial(
         MultiHeadAttention,
         config.d_model,
         config.n_heads,
         n_kv_heads=config.n_kv_heads,
+        d_head=config.d_head,
         bias=config.bias,
+        qkv_bias=config.qkv_bias,
         dropout=config.dropout,
     )
     blocks = [
         Block(
             attention(),
-            FeedForward(
-                config.d_model,
-                config.ff_size,
-                activation=config.activation,
-                bias=config.bias,
-                dropout=config.dropout,
-            ),
+            make_feed_forward(config),
             make_norm=partial(make_norm, config),
             cross_attn=attention() if cross else None,
             norm_position=config.norm_position,
@@ -80,7 +116,12 @@ def make_stack(config: TransformerConfig, n_layers: int, *, cross: bool = False)
         )
         for _ in range(n_layers)
     ]
-    return Stack(blocks, make_norm(config) if config.norm_position == "pre" else None)
+    return Stack(
+        blocks,
+        make_norm(config) if config.norm_position == "pre" else None,
+        relative=make_relative(config, causal=causal),
+        layer_drop=config.layer_drop,
+    )
 
 
 def make_rotary(config: TransformerConfig) -> Rotary | None:
@@ -168,9 +209,14 @@ def bidirectional_pass(tokens: Tensor, token_mask: Bool[Tensor, "batch time"] | 
 
 
 def causal_pass(
-    tokens: Tensor, token_mask: Bool[Tensor, "batch k_len"] | None, cache: KVCache | None
+    tokens: Tensor,
+    token_mask: Bool[Tensor, "batch k_len"] | None,
+    cache: KVCache | None,
+    window: int | None = None,
 ) -> Pass:
     """Every token sees itself and the real tokens before it, cached ones included.
+
+    With a ``window`` it sees the last ``window`` of them only, itself included.
 
     The mask is built once here and serves all layers. Where plain causality says it all, there is
     no mask but the flag, so that the fused kernel can skip the hidden half.
@@ -182,18 +228,27 @@ def causal_pass(
     columns = torch.arange(q_len, device=tokens.device) + start
     k_len = q_len if cache is None else cache.k_len(q_len)
     if token_mask is None:
-        if isinstance(start, int) and (start == 0 or q_len == 1):
+        all_in_sight = window is None or k_len <= window
+        if isinstance(start, int) and (start == 0 or q_len == 1) and all_in_sight:
             return Pass(columns, None, start == 0)
-        return Pass(columns, causal_mask(q_len, k_len, offset=start, device=tokens.device), False)
+        return Pass(columns, _look_back(q_len, k_len, start, window, tokens.device), False)
     lengths: tuple[int, ...] = (k_len,)
     if cache is not None and not isinstance(start, int):
         # A mask as wide as the static cache has one shape for all steps.
         lengths = () if torch.compiler.is_compiling() else (cache.length + q_len, k_len)
     check_token_mask(token_mask, batch, lengths)
     keys = F.pad(token_mask, (0, k_len - token_mask.shape[1]))
-    causal = causal_mask(q_len, k_len, offset=start, device=tokens.device)
+    causal = _look_back(q_len, k_len, start, window, tokens.device)
     positions = real_positions(token_mask).index_select(1, columns)
     return Pass(positions, combine_masks(padding_mask(keys), causal), False)
+
+
+def _look_back(
+    q_len: int, k_len: int, start: int | Tensor, window: int | None, device: torch.device
+) -> Tensor:
+    if window is None:
+        return causal_mask(q_len, k_len, offset=start, device=device)
+    return sliding_window_mask(q_len, window, k_len, offset=start, device=device)
 
 
 def real_positions(token_mask: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:

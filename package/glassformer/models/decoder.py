@@ -3,6 +3,7 @@
 Book: assembling
 """
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -38,12 +39,13 @@ class Decoder(nn.Module):
         self.config = config
         self.embedding = make_embedding(config, config.vocab_size)
         self.rotary = make_rotary(config)
-        self.decoder = make_stack(config, config.n_layers)
+        self.decoder = make_stack(config, config.n_layers, causal=True)
         self.lm_head = (
             None
             if config.tie_embeddings
             else nn.Linear(config.d_model, config.vocab_size, bias=False)
         )
+        self.head_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
         init_weights(self)
 
     def forward(
@@ -76,7 +78,7 @@ class Decoder(nn.Module):
     ) -> Float[Tensor, "batch time d_model"]:
         """The stream before the output head. Arguments are those of :meth:`forward`."""
         check_tokens(tokens, self.config, cached=cache_length(cache))
-        step = causal_pass(tokens, token_mask, cache)
+        step = causal_pass(tokens, token_mask, cache, self.config.sliding_window)
         x: Tensor = self.decoder(
             self.embedding(tokens, step.positions),
             mask=step.mask,
@@ -88,7 +90,7 @@ class Decoder(nn.Module):
 
     def head(self, hidden: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead vocab_size"]:
         """Logits of a hidden state, by the embedding matrix itself when the two are tied."""
-        return F.linear(hidden, self.head_weight)
+        return F.linear(hidden, self.head_weight, self.head_bias)
 
     @property
     def head_weight(self) -> Float[Tensor, "vocab_size d_model"]:

@@ -3,6 +3,7 @@
 Book: cross_attention
 """
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -47,12 +48,13 @@ class EncoderDecoder(nn.Module):
         )
         self.rotary = make_rotary(config)
         self.encoder = make_stack(config, config.encoder_layers)
-        self.decoder = make_stack(config, config.n_layers, cross=True)
+        self.decoder = make_stack(config, config.n_layers, causal=True, cross=True)
         self.lm_head = (
             None
             if config.tie_embeddings
             else nn.Linear(config.d_model, config.vocab_size, bias=False)
         )
+        self.head_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
         init_weights(self)
 
     @property
@@ -125,7 +127,7 @@ class EncoderDecoder(nn.Module):
         check_tokens(target, self.config, cached=cache_length(cache), name="target")
         if memory_mask is not None:
             check_token_mask(memory_mask, memory.shape[0], (memory.shape[1],))
-        step = causal_pass(target, token_mask, cache)
+        step = causal_pass(target, token_mask, cache, self.config.sliding_window)
         x: Tensor = self.decoder(
             self.embedding(target, step.positions),
             mask=step.mask,
@@ -140,7 +142,7 @@ class EncoderDecoder(nn.Module):
 
     def head(self, hidden: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead vocab_size"]:
         """Logits of a hidden state, by the embedding matrix itself when the two are tied."""
-        return F.linear(hidden, self.head_weight)
+        return F.linear(hidden, self.head_weight, self.head_bias)
 
     def new_cache(
         self, *, static: bool = False, batch_size: int | None = None, max_len: int | None = None

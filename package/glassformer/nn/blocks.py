@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.config import NormPosition
 from glassformer.errors import CacheError, ConfigError, ShapeError
 from glassformer.kv_cache import CrossCache, CrossLayerCache, KVCache, LayerCache
-from glassformer.nn.feed_forward import FeedForward
 from glassformer.nn.multi_head import MultiHeadAttention
+from glassformer.nn.relative import RelativePositionBias
 
 __all__ = ["Block", "Stack"]
 
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
     Args:
         self_attn: attention of the block to its own input.
-        feed_forward: the position-wise network.
+        feed_forward: the position-wise network, one or a mixture of experts.
         make_norm: makes one norm of the model's width.
         cross_attn: attention to an encoder's output; ``None`` for none.
         norm_position: ``pre`` or ``post``.
@@ -44,7 +44,7 @@ class Block(nn.Module):
     def __init__(
         self,
         self_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
+        feed_forward: nn.Module,
         *,
         make_norm: Callable[[], nn.Module],
         cross_attn: MultiHeadAttention | None = None,
@@ -68,6 +68,7 @@ class Block(nn.Module):
         x: Float[Tensor, "batch time d_model"],
         *,
         mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
         is_causal: bool = False,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
@@ -78,7 +79,12 @@ class Block(nn.Module):
         """The stream after this layer. Arguments are those of :class:`Stack`, for one layer."""
 
         listen_to_self = partial(
-            self.self_attn, mask=mask, is_causal=is_causal, rotary=rotary, cache=cache
+            self.self_attn,
+            mask=mask,
+            bias=bias,
+            is_causal=is_causal,
+            rotary=rotary,
+            cache=cache,
         )
         x = self._residual(x, listen_to_self, self.self_attn_norm)
         if self.cross_attn is not None and self.cross_attn_norm is not None:
@@ -104,17 +110,29 @@ class Stack(nn.Module):
     Args:
         blocks: the layers.
         norm: the closing norm; ``None`` after post-norm blocks, which end in one.
+        relative: bias of relative positions, the same for the self-attention of all blocks.
+        layer_drop: probability that training skips a block.
 
     ``checkpoint_blocks`` is a switch for training: blocks then forget their activations and
     compute them again in the backward pass (Chen et al. 2016).
 
+    Source: Vaswani et al. 2017, figure 1; Fan et al. 2020, section 3.2 for ``layer_drop``.
     Book: feed_forward
     """
 
-    def __init__(self, blocks: Sequence[Block], norm: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        norm: nn.Module | None = None,
+        *,
+        relative: RelativePositionBias | None = None,
+        layer_drop: float = 0.0,
+    ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.relative = relative
+        self.layer_drop = layer_drop
         self.checkpoint_blocks = False
 
     def forward(
@@ -141,7 +159,7 @@ class Stack(nn.Module):
 
         Raises:
             CacheError: a cache made for another number of layers, or together with
-                ``checkpoint_blocks`` in training.
+                ``checkpoint_blocks`` or ``layer_drop`` in training.
             ShapeError: blocks that listen to a memory got none.
         """
         for kept in (cache, cross_cache):
@@ -156,9 +174,19 @@ class Stack(nn.Module):
                 "a checkpointed block runs twice and would fill the cache twice; train without a "
                 "cache, or set checkpoint_blocks = False"
             )
+        layer_drop = self.layer_drop if self.training else 0.0
+        if layer_drop and (cache is not None or cross_cache is not None):
+            raise CacheError(
+                f"layer_drop={layer_drop} skips blocks in training, whose cache would then have "
+                "gaps; train without a cache, or call model.eval() first"
+            )
+        bias = self._bias(x.shape[1], cache)
         for i, block in enumerate(self.blocks):
+            if layer_drop and float(torch.rand(())) < layer_drop:
+                continue
             keywords: dict[str, Any] = {
                 "mask": mask,
+                "bias": bias,
                 "is_causal": is_causal,
                 "rotary": rotary,
                 "cache": None if cache is None else cache.layers[i],
@@ -173,3 +201,10 @@ class Stack(nn.Module):
         if cache is not None:
             cache.advance(x.shape[1])
         return x if self.norm is None else self.norm(x)
+
+    def _bias(self, q_len: int, cache: KVCache | None) -> Tensor | None:
+        if self.relative is None:
+            return None
+        if cache is None:
+            return self.relative(q_len, q_len)
+        return self.relative(q_len, cache.k_len(q_len), offset=cache.position)

@@ -19,24 +19,29 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
     "swiglu": F.silu,
+    "geglu": partial(F.gelu, approximate="tanh"),
 }
+GATED = ("swiglu", "geglu")
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: ``down(act(up(x)))``, or ``down(silu(gate(x)) * up(x))`` for SwiGLU.
+    """Widen, bend, narrow: ``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` where gated.
 
     Args:
         d_model: width of the input and output.
         d_ff: width in between.
-        activation: ``relu``, ``gelu``, ``gelu_tanh`` or ``swiglu``.
+        activation: ``relu``, ``gelu``, ``gelu_tanh``, ``silu``; gated: ``swiglu`` (SiLU) or
+            ``geglu`` (tanh-GELU).
         bias: whether the linear layers have a bias.
         dropout: share of the hidden values dropped in training.
 
     Raises:
         ConfigError: an unknown ``activation``.
 
-    Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6 for SwiGLU. Book: feed_forward
+    Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6 for the gated ones.
+    Book: feed_forward
     """
 
     def __init__(
@@ -54,7 +59,7 @@ class FeedForward(nn.Module):
                 f"activation={activation!r} is unknown; it may be {', '.join(_ACTIVATIONS)}"
             )
         self.act = _ACTIVATIONS[activation]
-        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation == "swiglu" else None
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = nn.Dropout(dropout)

@@ -7,6 +7,7 @@ from torch import nn
 
 from glassformer.nn.blocks import Block, Stack
 from glassformer.nn.embeddings import TokenEmbedding
+from glassformer.nn.feed_forward import FeedForward
 
 __all__ = ["init_weights"]
 
@@ -39,7 +40,8 @@ def init_weights(model: nn.Module) -> None:
 def _shrink_residual_writers(stack: Stack) -> None:
     for block in stack.blocks:
         if isinstance(block, Block) and block.pre_norm:
-            writers = [block.self_attn.o_proj, block.feed_forward.down_proj]
+            networks = [m for m in block.feed_forward.modules() if isinstance(m, FeedForward)]
+            writers = [block.self_attn.o_proj, *(network.down_proj for network in networks)]
             if block.cross_attn is not None:
                 writers.append(block.cross_attn.o_proj)
             for writer in writers:

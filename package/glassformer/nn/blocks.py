@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.config import NormPosition
 from glassformer.errors import CacheError, ConfigError, ShapeError
+from glassformer.functional.attention import attend
 from glassformer.kv_cache import CrossCache, CrossLayerCache, KVCache, LayerCache
 from glassformer.nn.multi_head import MultiHeadAttention
 from glassformer.nn.relative import RelativePositionBias
@@ -75,6 +76,8 @@ class Block(nn.Module):
         memory: Float[Tensor, "batch source d_model"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         cross_cache: CrossLayerCache | None = None,
+        kernel: Callable[..., Tensor] = attend,
+        memory_kernel: Callable[..., Tensor] = attend,
     ) -> Float[Tensor, "batch time d_model"]:
         """The stream after this layer. Arguments are those of :class:`Stack`, for one layer."""
 
@@ -85,6 +88,7 @@ class Block(nn.Module):
             is_causal=is_causal,
             rotary=rotary,
             cache=cache,
+            kernel=kernel,
         )
         x = self._residual(x, listen_to_self, self.self_attn_norm)
         if self.cross_attn is not None and self.cross_attn_norm is not None:
@@ -93,7 +97,11 @@ class Block(nn.Module):
                     "this block listens to an encoder, so it needs its output: give memory"
                 )
             listen_to_memory = partial(
-                self.cross_attn, mask=memory_mask, memory=memory, cross_cache=cross_cache
+                self.cross_attn,
+                mask=memory_mask,
+                memory=memory,
+                cross_cache=cross_cache,
+                kernel=memory_kernel,
             )
             x = self._residual(x, listen_to_memory, self.cross_attn_norm)
         return self._residual(x, self.feed_forward, self.feed_forward_norm)
@@ -146,6 +154,8 @@ class Stack(nn.Module):
         memory: Float[Tensor, "batch source d_model"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         cross_cache: CrossCache | None = None,
+        kernel: Callable[..., Tensor] = attend,
+        memory_kernel: Callable[..., Tensor] = attend,
     ) -> Float[Tensor, "batch time d_model"]:
         """The stream after all layers.
 
@@ -156,6 +166,8 @@ class Stack(nn.Module):
             memory: encoder output for cross-attention.
             memory_mask: True where ``memory`` may be listened to.
             cross_cache: keeps the projected ``memory``; once filled, ``memory`` is not read.
+            kernel, memory_kernel: compute self-attention and cross-attention, as in
+                :class:`MultiHeadAttention`.
 
         Raises:
             CacheError: a cache made for another number of layers, or together with
@@ -193,6 +205,8 @@ class Stack(nn.Module):
                 "memory": memory,
                 "memory_mask": memory_mask,
                 "cross_cache": None if cross_cache is None else cross_cache.layers[i],
+                "kernel": kernel,
+                "memory_kernel": memory_kernel,
             }
             if checkpointing:
                 x = checkpoint(block, x, use_reentrant=False, **keywords)

@@ -3,6 +3,8 @@
 Book: multi_head
 """
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -94,6 +96,7 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache | None = None,
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         cross_cache: CrossLayerCache | None = None,
+        kernel: Callable[..., Tensor] = attend,
     ) -> Float[Tensor, "batch q_len d_model"]:
         """Every position of ``x`` listens to ``x`` itself, or to a memory.
 
@@ -106,6 +109,8 @@ class MultiHeadAttention(nn.Module):
             cache: keeps the keys and values of ``x`` and gives back those of earlier tokens too.
             memory: listen to these vectors (an encoder's output) instead of ``x``.
             cross_cache: keeps the projected memory; once filled, ``memory`` is not read.
+            kernel: computes the attention of the heads, with the arguments of
+                :func:`glassformer.functional.attend`; not used where ``eager`` is on.
         """
         q = split_heads(self.q_proj(x), self.n_heads)
         if cross_cache is not None:
@@ -118,7 +123,7 @@ class MultiHeadAttention(nn.Module):
                 q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
             if cache is not None:
                 k, v = cache.update(k, v)
-        context = self._attend(q, k, v, mask, bias, is_causal)
+        context = self._attend(q, k, v, mask, bias, is_causal, kernel)
         return self.o_proj(merge_heads(context))
 
     def _attend(
@@ -129,10 +134,11 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None,
         bias: Tensor | None,
         is_causal: bool,
+        kernel: Callable[..., Tensor],
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if not self.eager:
-            return attend(q, k, v, mask=mask, bias=bias, is_causal=is_causal, dropout=dropout)
+            return kernel(q, k, v, mask=mask, bias=bias, is_causal=is_causal, dropout=dropout)
         weights = attention_weights(q, k, mask=mask, bias=bias, is_causal=is_causal)
         weights = self.weights_tap(weights)
         return weighted_values(F.dropout(weights, dropout), v)

@@ -190,7 +190,7 @@ def test_o23_the_mode_is_restored_also_after_an_exception():
     first, second = (generate(model, [SHORT], max_new_tokens=11).tokens for _ in range(2))
     assert torch.equal(first, second)
 
-    def fail(logits):
+    def fail(logits, text):
         raise RuntimeError("no choice")
 
     with pytest.raises(RuntimeError, match="no choice"):
@@ -288,7 +288,8 @@ def test_without_stop_ids_rows_run_to_the_limit():
         (torch.ones(2, 0, dtype=torch.int64), {"max_new_tokens": 3}, r"shape \(2, 0\)"),
         ([[5, 31]], {"max_new_tokens": 3}, "ids from 5 to 31 .* vocabulary of 31"),
         ([[5, -1]], {"max_new_tokens": 3}, "ids from -1 to 5"),
-        ([[5]], {"max_new_tokens": 3, "pad_id": 31}, "pad_id=31"),
+        ([[5]], {"max_new_tokens": 3, "pad_id": 31}, r"pad_id=\[31\]"),
+        ([[5]], {"max_new_tokens": 3, "stop_ids": [3, -1]}, r"stop_ids=\[3, -1\] must lie in"),
     ],
 )
 def test_bad_requests_fail_before_anything_is_computed(monkeypatch, prompt, options, message):

@@ -6,8 +6,8 @@ from glassformer.evaluation import device_of, evaluating
 from torch import nn
 
 
-def test_o23_flags_are_restored_per_module_also_after_an_exception():
-    """O23: a frozen part inside a model in training must stay frozen."""
+def test_O23_flags_are_restored_per_module_also_after_an_exception():
+    """A frozen part inside a model in training must stay frozen."""
     model = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 5)))
     model.train()
     model[1][0].eval()

@@ -7,10 +7,12 @@ import torch
 from glassformer.config import DecoderConfig
 from glassformer.data import windows
 from glassformer.errors import DataError
-from glassformer.evaluation import Score, evaluate_nll, evaluate_sequences
+from glassformer.evaluation import Score, evaluate_nll, evaluate_pairs, evaluate_sequences
 from glassformer.models import Decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import core
+from support.core import scrambled, translator_config
 from torch import nn
 
 VOCAB = 13
@@ -51,8 +53,8 @@ def by_hand(model: Decoder, ids: list[int], window: int, stride: int) -> torch.T
     return torch.stack([nll[target] for target in range(1, len(ids))])
 
 
-def test_v07_tokens_weigh_alike_not_batches():
-    """V07: 1 token of 4 nats and 9 of 1 nat are 1.3 nats a token, in any order."""
+def test_V07_tokens_weigh_alike_not_batches():
+    """1 token of 4 nats and 9 of 1 nat are 1.3 nats a token, in any order; not 28.66, not 12.18."""
     sequences = [[4, 0], [1] + [0] * 9]
     for order in (sequences, sequences[::-1]):
         score = evaluate_sequences(FirstIdIsTheCost(), order, pad_id=0, max_tokens=9)
@@ -63,8 +65,8 @@ def test_v07_tokens_weigh_alike_not_batches():
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5, 11, 4096])
-def test_v08_padding_is_never_scored(max_tokens):
-    """V08: a short and a long text give the same together and alone, whatever the padding."""
+def test_V08_padding_is_never_scored(max_tokens):
+    """A short and a long text give the same together and alone, whatever the padding."""
     model, sequences = decoder(), [text(3, 1), text(12, 2), text(7, 3)]
     alone = [evaluate_sequences(model, [each], pad_id=0).token_nll for each in sequences]
     for pad_id in (0, 7):
@@ -72,16 +74,17 @@ def test_v08_padding_is_never_scored(max_tokens):
         torch.testing.assert_close(score.token_nll, torch.cat(alone), rtol=0, atol=1e-6)
 
 
-def test_s02_a_token_with_the_pad_id_is_scored():
-    """S02: an id is padding by its place, not by its value."""
+def test_S02_a_token_with_the_pad_id_is_scored():
+    """An id is padding by its place, not by its value."""
     assert evaluate_sequences(decoder(), [[5, 0, 7, 0], [3, 0]], pad_id=0).n_tokens == 4
 
 
 @pytest.mark.parametrize(
-    ("n_ids", "window", "stride"), [(21, 10, 10), (20, 10, 5), (23, 8, 3), (23, 8, 1), (5, 11, 11)]
+    ("n_ids", "window", "stride"),
+    [(21, 10, 10), (20, 10, 5), (23, 8, 3), (23, 8, 1), (5, 11, 11)],
 )
-def test_v10_every_token_is_scored_exactly_once(n_ids, window, stride):
-    """V10: N - 1 targets, the first of each window among them."""
+def test_V10_every_token_is_scored_exactly_once(n_ids, window, stride):
+    """N - 1 targets, the first of each window among them."""
     model, ids = decoder(), text(n_ids)
     score = evaluate_nll(model, ids, window=window, stride=stride, batch_size=2)
     assert score.n_tokens == n_ids - 1
@@ -91,8 +94,8 @@ def test_v10_every_token_is_scored_exactly_once(n_ids, window, stride):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 61), st.integers(1, 11), st.integers(1, 11))
-def test_v10_for_any_window_and_stride(n_ids, window, stride):
-    """V10 as a property; the stride defaults to the window."""
+def test_V10_for_any_window_and_stride(n_ids, window, stride):
+    """As a property; the stride defaults to the window."""
     stride = min(stride, window)
     model, ids = decoder(), text(n_ids)
     score = evaluate_nll(model, ids, window=window, stride=stride)
@@ -108,7 +111,7 @@ def test_the_stride_defaults_to_the_window():
         evaluate_nll(model, ids, window=7, stride=0)
 
 
-def test_batch_size_changes_no_token():
+def test_V08_batch_size_changes_no_token():
     model, ids = decoder(), text(97)
     one, four = (
         evaluate_nll(model, ids, window=11, stride=3, batch_size=size).token_nll for size in (1, 4)
@@ -144,6 +147,54 @@ def test_half_precision_logits_are_scored_in_float32_and_summed_in_float64():
     assert score.token_nll.dtype == torch.float64
     expected = -table.float().log_softmax(-1)[ids[:-1], ids[1:]].double()
     torch.testing.assert_close(score.token_nll, expected, rtol=0, atol=1e-6)
+
+
+class EachSideIsTheCost(nn.Module):
+    """A target 0 costs as many nats as the source's first id, plus the target's first id."""
+
+    def forward(self, source, target, *, source_mask, target_mask):
+        assert source_mask.shape == source.shape
+        assert target_mask.shape == target.shape
+        nats = (source[:, :1] + target[:, :1]).double().expand(target.shape)
+        return torch.stack((torch.zeros_like(nats), nats.expm1().log()), dim=-1).float()
+
+
+def test_V07_pairs_weigh_by_their_target_tokens():
+    pairs = [([3, 1, 1, 1, 1, 1], [1, 0]), ([1], [0] + [0] * 9)]
+    for order in (pairs, pairs[::-1]):
+        score = evaluate_pairs(EachSideIsTheCost(), order, pad_id=0, max_tokens=9)
+        assert (score.n_tokens, score.nll) == (10, pytest.approx(1.3, abs=1e-6))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 17, 4096])
+def test_V08_pairs_score_the_same_in_any_batch(max_tokens):
+    """Both sides are padded; each pair gets what a pass of its own gives, in the order given."""
+    torch.manual_seed(7)
+    model = scrambled(translator_config(), dtype=torch.float32)
+    lengths = [(3, 11), (13, 2), (1, 5), (7, 7), (2, 17)]
+    pairs = [(core.ids(s).tolist(), core.ids(t).tolist()) for s, t in lengths]
+    alone = []
+    for source, target in pairs:
+        with torch.no_grad():
+            logits = model(torch.tensor([source]), torch.tensor([target[:-1]]))
+        log_probs = logits[0].double().log_softmax(-1)
+        alone.append(-log_probs[torch.arange(len(target) - 1), target[1:]])
+    model.train()
+    for pad_id in (0, 5):
+        score = evaluate_pairs(model, pairs, pad_id=pad_id, max_tokens=max_tokens, n_chars=37)
+        torch.testing.assert_close(score.token_nll, torch.cat(alone), rtol=0, atol=1e-5)
+    assert model.training
+    assert score.bits_per_character == pytest.approx(score.nll_total / math.log(2) / 37)
+
+
+def test_bad_pairs_are_refused():
+    model = scrambled(translator_config())
+    with pytest.raises(DataError, match="source 1 is empty; drop the pair"):
+        evaluate_pairs(model, [([3], [5, 7]), ([], [5, 7])], pad_id=0)
+    with pytest.raises(DataError, match="sequence 0 has 1 ids and nothing to predict"):
+        evaluate_pairs(model, [([3], [5])], pad_id=0)
+    with pytest.raises(DataError, match="0 lengths"):
+        evaluate_pairs(model, [], pad_id=0)
 
 
 def test_bad_input_is_refused():

@@ -4,7 +4,7 @@ Book: training
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from glassformer.data.windows import windows
 from glassformer.errors import DataError
 from glassformer.evaluation.mode import device_of, evaluating
 
-__all__ = ["Score", "evaluate_nll", "evaluate_sequences"]
+__all__ = ["Score", "evaluate_nll", "evaluate_pairs", "evaluate_sequences"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,24 +133,84 @@ def evaluate_sequences(
 
     Book: training
     """
+
+    def logits(batch: Sequence[int], device: torch.device) -> Tensor:
+        inputs, mask = pad_batch([sequences[i][:-1] for i in batch], pad_id)
+        return model(inputs.to(device), token_mask=mask.to(device))
+
+    lengths = [len(sequence) for sequence in sequences]
+    return Score(_token_nlls(model, logits, sequences, lengths, pad_id, max_tokens), n_chars)
+
+
+def evaluate_pairs(
+    model: nn.Module,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    pad_id: int,
+    max_tokens: int = 4096,
+    n_chars: int | None = None,
+) -> Score:
+    """Score the target of each pair, given its source: the dev loss of a translator.
+
+    As in :func:`evaluate_sequences` a target of n ids has n - 1 that are scored, so give it a bos
+    first and an eos last; padding of either side is masked, and ``max_tokens`` changes no figure.
+
+    Args:
+        model: an encoder-decoder: maps source, target, ``source_mask`` and ``target_mask`` to
+            logits (batch, time, vocab).
+        pairs: source ids and target ids of each.
+        pad_id: fills the batches.
+        max_tokens: tokens of a batch on its longer side, padding included.
+        n_chars: characters of all targets, for :attr:`Score.bits_per_character`.
+
+    Raises:
+        DataError: no pairs, an empty source, or a target of fewer than 2 ids.
+
+    Book: training
+    """
+    for index, (source, _) in enumerate(pairs):
+        if not len(source):
+            raise DataError(f"source {index} is empty; drop the pair, or encode it with eos=True")
+
+    def logits(batch: Sequence[int], device: torch.device) -> Tensor:
+        sources, source_mask = pad_batch([pairs[i][0] for i in batch], pad_id)
+        targets, target_mask = pad_batch([pairs[i][1][:-1] for i in batch], pad_id)
+        return model(
+            sources.to(device),
+            targets.to(device),
+            source_mask=source_mask.to(device),
+            target_mask=target_mask.to(device),
+        )
+
+    targets = [target for _, target in pairs]
+    lengths = [max(len(source) + 1, len(target)) for source, target in pairs]
+    return Score(_token_nlls(model, logits, targets, lengths, pad_id, max_tokens), n_chars)
+
+
+def _token_nlls(
+    model: nn.Module,
+    logits: Callable[[Sequence[int], torch.device], Tensor],
+    sequences: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+    pad_id: int,
+    max_tokens: int,
+) -> Float64[Tensor, " n_tokens"]:
+    """Surprise at all ids but the first of each sequence, in their order, whatever the batches."""
     for index, sequence in enumerate(sequences):
         if len(sequence) < 2:
             raise DataError(
                 f"sequence {index} has {len(sequence)} ids and nothing to predict; drop it, or "
                 "encode it with bos=True, eos=True"
             )
-    lengths = [len(sequence) - 1 for sequence in sequences]
-    batches = TokenBudgetBatches(lengths, max_tokens).epoch(0)
     device = device_of(model)
     scored: dict[int, Tensor] = {}
     with evaluating(model):
-        for batch in batches:
-            inputs, mask = pad_batch([sequences[i][:-1] for i in batch], pad_id)
+        for batch in TokenBudgetBatches([length - 1 for length in lengths], max_tokens).epoch(0):
             targets, _ = pad_batch([sequences[i][1:] for i in batch], pad_id)
-            logits = model(inputs.to(device), token_mask=mask.to(device))
-            nll = _token_nll(logits, targets.to(device))
-            scored |= {i: row[: lengths[i]] for i, row in zip(batch, nll, strict=True)}
-    return Score(torch.cat([scored[i] for i in range(len(sequences))]), n_chars)
+            nll = _token_nll(logits(batch, device), targets.to(device))
+            for i, row in zip(batch, nll, strict=True):
+                scored[i] = row[: len(sequences[i]) - 1]
+    return torch.cat([scored[i] for i in range(len(sequences))])
 
 
 def _token_nll(

@@ -1,0 +1,103 @@
+"""Metrics of sacreBLEU, and the checks that stand before them.
+
+Book: training
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from glassformer.errors import ConfigError, DataError
+from glassformer.evaluation.plain_text import refuse_what_is_no_text
+
+__all__ = ["References", "checked", "make_metric"]
+
+References = Sequence[str] | Sequence[Sequence[str]]
+
+_NO_BLANKS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")  # kana, han
+_NEEDS_BLANKS = ("13a", "intl", "none")
+
+
+def make_metric(name: str, tokenize: str = "13a", *, word_order: int = 0) -> Any:
+    """A metric of sacreBLEU: ``bleu`` or ``chrf``.
+
+    Raises:
+        ConfigError: there is no such metric or tokenizer, or it needs a package.
+
+    Book: training
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError as error:
+        raise ConfigError(
+            'BLEU and chrF need sacrebleu; get it with: pip install "glassformer[data]"'
+        ) from error
+    if name == "chrf":
+        return CHRF(word_order=word_order)
+    if name != "bleu":
+        raise ConfigError(f'metric={name!r} may be "bleu" or "chrf"')
+    known = list(BLEU.TOKENIZERS)
+    if tokenize not in known:
+        near = difflib.get_close_matches(tokenize, known, n=2)
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"it may be {', '.join(known)}"
+        raise ConfigError(f"tokenize={tokenize!r} is no tokenizer of sacreBLEU; {remedy}")
+    try:
+        return BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"tokenize={tokenize!r} needs a package that is not installed; install it "
+            '(`pip install "sacrebleu[ja]"` or `[ko]`), or give tokenize="char"'
+        ) from error
+
+
+def checked(
+    metric: Any, hypotheses: Sequence[str], references: References
+) -> tuple[list[str], list[list[str]]]:
+    """Hypotheses, and the sets of references, once they fit each other and the metric.
+
+    Raises:
+        DataError: they do not.
+
+    Book: training
+    """
+    lines, sets = list(hypotheses), _reference_sets(references)
+    if isinstance(hypotheses, str):
+        raise DataError("hypotheses is one string, where a list is needed; give [text]")
+    for number, one in enumerate(sets):
+        if len(one) != len(lines):
+            which = "references" if len(sets) == 1 else f"references in set {number}"
+            raise DataError(
+                f"{len(lines)} hypotheses and {len(one)} {which}; each needs its partner, so keep "
+                "an empty string where there is no translation"
+            )
+    if not lines:
+        raise DataError("no hypotheses, so there is nothing to score; give at least one")
+    refuse_what_is_no_text("hypotheses", lines)
+    for one in sets:
+        refuse_what_is_no_text("references", one)
+    tokenizer = getattr(metric, "tokenizer_signature", None)
+    blankless = sum(bool(_NO_BLANKS.search(line)) for line in sets[0])
+    if tokenizer in _NEEDS_BLANKS and 2 * blankless > len(lines):
+        raise DataError(
+            f"{blankless} of {len(lines)} references are written without blanks, so "
+            f"tokenize={tokenizer!r} would take a clause for a word; give the tokenizer of the "
+            'language, such as tokenize="zh" (bleu_tokenizer names it)'
+        )
+    return lines, sets
+
+
+def _reference_sets(references: References) -> list[list[str]]:
+    """One flat list is one set, and not many sets of letters."""
+    if isinstance(references, str):
+        raise DataError("references is one string, where a list is needed; give [text]")
+    given: list[Any] = list(references)
+    flat = [isinstance(reference, str) for reference in given]
+    if all(flat):
+        return [given]
+    if any(flat):
+        raise DataError(
+            "references mix strings and lists; give one list of strings, or a list of such lists"
+        )
+    return [list(one) for one in given]

@@ -4,10 +4,10 @@ Book: training
 """
 
 from glassformer.data.batches import TokenBudgetBatches, pad_batch, shuffled_batches
+from glassformer.data.download import RemoteFile, data_root, fetch
 from glassformer.data.king_james import load_king_james
 from glassformer.data.text import (
     Corpus,
-    data_root,
     load_text,
     load_tiny_shakespeare,
     read_lines,
@@ -19,12 +19,14 @@ from glassformer.data.windows import Window, Windows, count_windows, windows
 
 __all__ = [
     "Corpus",
+    "RemoteFile",
     "TokenBudgetBatches",
     "Tokenizer",
     "Window",
     "Windows",
     "count_windows",
     "data_root",
+    "fetch",
     "load_king_james",
     "load_text",
     "load_tiny_shakespeare",

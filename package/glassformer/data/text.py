@@ -5,16 +5,16 @@ Book: training
 
 import functools
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from glassformer.data._lines import decode_lines, read_bytes
+from glassformer.data.download import RemoteFile, fetch
 from glassformer.errors import DataError
 
 __all__ = [
     "Corpus",
-    "data_root",
     "load_text",
     "load_tiny_shakespeare",
     "read_lines",
@@ -24,10 +24,12 @@ __all__ = [
 
 Split = Literal["train", "dev", "test"]
 
-SAVE_AS_UTF_8 = "save the file as UTF-8, for example with: iconv -f"
-TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-TINY_SHAKESPEARE_SOURCE = (
-    "data/tinyshakespeare/input.txt of the GitHub repository karpathy/char-rnn"
+TINY_SHAKESPEARE = RemoteFile(
+    "tinyshakespeare",
+    "input.txt",
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
 
 
@@ -57,35 +59,7 @@ def read_lines(path: str | Path) -> list[str]:
     Book: training
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise DataError(f"{path}: cannot be read ({reason}); check the path") from error
-    if not data:
-        raise DataError(f"{path}: is empty; a text file needs at least one line")
-    raw_lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if raw_lines[-1] == b"" and len(raw_lines) > 1:
-        raw_lines.pop()
-    return [_decode(line, path, number) for number, line in enumerate(raw_lines, start=1)]
-
-
-def _decode(line: bytes, path: Path, number: int) -> str:
-    try:
-        text = line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = line[error.start]
-        utf_16 = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
-        raise DataError(
-            f"{path}, line {number}: byte 0x{byte:02x} at position {error.start} is not UTF-8; "
-            f"{SAVE_AS_UTF_8} {'UTF-16' if utf_16 else 'LATIN1'} -t UTF-8"
-        ) from error
-    if "\x00" in text:
-        raise DataError(
-            f"{path}, line {number}: holds a NUL character, so it is UTF-16 or no text; "
-            f"{SAVE_AS_UTF_8} UTF-16 -t UTF-8"
-        )
-    return text
+    return decode_lines(read_bytes(path), path)
 
 
 def split_of(text: str) -> Split:
@@ -129,46 +103,26 @@ def load_text(path: str | Path) -> Corpus:
     return corpus
 
 
-def data_root() -> Path:
-    """Where downloaded data sets live: ``$GLASSFORMER_DATA``, or the user's cache folder.
-
-    Book: training
-    """
-    chosen = os.environ.get("GLASSFORMER_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("glassformer"))
-
-
-def load_tiny_shakespeare() -> Corpus:
+def load_tiny_shakespeare(*, download: bool = False) -> Corpus:
     """Tiny Shakespeare with its customary split, so that losses compare with published ones.
 
     ``train`` is the first 90 % of the characters and ``dev`` the rest, both cut into lines (blank
     ones kept): joining them with newlines gives the exact text back. There is no test part.
 
+    Args:
+        download: get the file (1.1 MB) from the repository karpathy/char-rnn if it is not at
+            ``<data_root()>/tinyshakespeare/input.txt``.
+
     Raises:
-        DataError: the file is not at ``<data_root()>/tinyshakespeare/input.txt``, or is another.
+        DataError: the file is not there, cannot be downloaded, or is another.
 
     Book: training
     """
-    return _tiny_shakespeare(data_root() / "tinyshakespeare" / "input.txt")
+    return _tiny_shakespeare(fetch(TINY_SHAKESPEARE, download=download))
 
 
 @functools.lru_cache(maxsize=1)
 def _tiny_shakespeare(path: Path) -> Corpus:
-    if not path.is_file():
-        raise DataError(
-            f"{path}: Tiny Shakespeare is not there; get {TINY_SHAKESPEARE_SOURCE} and put it "
-            "there, or point the environment variable GLASSFORMER_DATA at your data folder"
-        )
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != TINY_SHAKESPEARE_SHA256:
-        raise DataError(
-            f"{path}: {len(data)} bytes that are not Tiny Shakespeare (SHA-256 differs); delete "
-            f"the file and get {TINY_SHAKESPEARE_SOURCE} again"
-        )
-    text = data.decode("utf-8")
+    text = read_bytes(path).decode("utf-8")
     cut = len(text) * 9 // 10
     return Corpus(tuple(text[:cut].split("\n")), tuple(text[cut:].split("\n")), ())

@@ -63,8 +63,7 @@ def flash_attend(
         raise ShapeError(f"block={block} is no size of a tile; give at least 1, such as 64")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     with torch.autocast(q.device.type, enabled=False):  # the tiles keep the dtype they are given
-        out: Tensor = _Flash.apply(q, k, v, mask, is_causal, scale, block)  # type: ignore[no-untyped-call]
-    return out
+        return _Flash.apply(q, k, v, mask, is_causal, scale, block)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Tiles:
@@ -136,7 +135,7 @@ class _Flash(torch.autograd.Function):
         return out.flatten(1, 2)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, logsumexp = ctx.saved_tensors
         is_causal, scale, block = ctx.options

@@ -12,14 +12,14 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from glassformer.config import TransformerConfig
-from glassformer.errors import ShapeError
+from glassformer.errors import CacheError, ShapeError
 from glassformer.functional.masking import (
     causal_mask,
     combine_masks,
     padding_mask,
     sliding_window_mask,
 )
-from glassformer.kv_cache import GrowingCache, KVCache, StaticCache
+from glassformer.kv_cache import GrowingCache, KVCache, SlidingWindowCache, StaticCache
 from glassformer.nn import (
     Block,
     FeedForward,
@@ -140,6 +140,8 @@ def make_cache(
     max_len: int | None,
 ) -> KVCache:
     """An empty cache for a decoder whose parameters look like ``weight``. Book: kv_cache"""
+    if not static and config.sliding_window is not None:
+        return SlidingWindowCache(config.n_layers, config.sliding_window)
     if not static:
         return GrowingCache(config.n_layers)
     if batch_size is None:
@@ -224,31 +226,46 @@ def causal_pass(
     Book: masking
     """
     batch, q_len = tokens.shape
+    check_window(cache, window)
     start = 0 if cache is None else cache.position
+    first_key = 0 if cache is None else cache.first_key
     columns = torch.arange(q_len, device=tokens.device) + start
     k_len = q_len if cache is None else cache.k_len(q_len)
     if token_mask is None:
         all_in_sight = window is None or k_len <= window
         if isinstance(start, int) and (start == 0 or q_len == 1) and all_in_sight:
             return Pass(columns, None, start == 0)
-        return Pass(columns, _look_back(q_len, k_len, start, window, tokens.device), False)
-    lengths: tuple[int, ...] = (k_len,)
+        causal = _look_back(q_len, k_len, start - first_key, window, tokens.device)
+        return Pass(columns, causal, False)
+    lengths: tuple[int, ...] = (first_key + k_len,)
     if cache is not None and not isinstance(start, int):
         # A mask as wide as the static cache has one shape for all steps.
         lengths = () if torch.compiler.is_compiling() else (cache.length + q_len, k_len)
     check_token_mask(token_mask, batch, lengths)
-    keys = F.pad(token_mask, (0, k_len - token_mask.shape[1]))
-    causal = _look_back(q_len, k_len, start, window, tokens.device)
+    keys = F.pad(token_mask, (0, first_key + k_len - token_mask.shape[1]))[:, first_key:]
+    causal = _look_back(q_len, k_len, start - first_key, window, tokens.device)
     positions = real_positions(token_mask).index_select(1, columns)
     return Pass(positions, combine_masks(padding_mask(keys), causal), False)
 
 
+def check_window(cache: KVCache | None, window: int | None) -> None:
+    """Refuse a cache that forgets what the model's window still shows. Book: kv_cache"""
+    if cache is None or cache.window is None:
+        return
+    if window is None or window > cache.window:
+        seen = "all tokens" if window is None else f"the last {window}"
+        raise CacheError(
+            f"this cache keeps the last {cache.window} tokens and this model looks back at {seen}; "
+            "make one with this model's new_cache()"
+        )
+
+
 def _look_back(
-    q_len: int, k_len: int, start: int | Tensor, window: int | None, device: torch.device
+    q_len: int, k_len: int, offset: int | Tensor, window: int | None, device: torch.device
 ) -> Tensor:
     if window is None:
-        return causal_mask(q_len, k_len, offset=start, device=device)
-    return sliding_window_mask(q_len, window, k_len, offset=start, device=device)
+        return causal_mask(q_len, k_len, offset=offset, device=device)
+    return sliding_window_mask(q_len, window, k_len, offset=offset, device=device)
 
 
 def real_positions(token_mask: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:

@@ -102,6 +102,10 @@ class Decoder(nn.Module):
     ) -> KVCache:
         """An empty cache that fits this model.
 
+        It grows with the tokens; with a ``sliding_window`` in the config only up to the window
+        (:class:`glassformer.kv_cache.SlidingWindowCache`). Where more than one token is taken back
+        at a time, make a :class:`glassformer.kv_cache.GrowingCache`, which fits such models too.
+
         Args:
             static: buffers of a fixed size (:class:`glassformer.kv_cache.StaticCache`).
             batch_size: rows of a static cache.

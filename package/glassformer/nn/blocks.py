@@ -221,4 +221,5 @@ class Stack(nn.Module):
             return None
         if cache is None:
             return self.relative(q_len, q_len)
-        return self.relative(q_len, cache.k_len(q_len), offset=cache.position)
+        offset = cache.position - cache.first_key
+        return self.relative(q_len, cache.k_len(q_len), offset=offset)

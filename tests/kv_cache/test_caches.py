@@ -78,8 +78,8 @@ class TestKeeping:
                 assert torch.equal(read(cache, i)[:, row], want[i][:, source])
         assert cache.length == 4
 
-    def test_rows_share_no_memory_after_reorder(self, make):
-        """G21: one beam's row must not write into another's."""
+    def test_G21_rows_share_no_memory_after_reorder(self, make):
+        """One beam's row must not write into another's."""
         cache = make()
         fill(cache, 4)
         cache.reorder(torch.tensor([0, 0, 0]))
@@ -259,8 +259,7 @@ class TestCross:
         cache.reset()
         assert cache.bytes == 0
 
-    def test_next_source_gives_its_own_result(self):
-        """G22."""
+    def test_G22_next_source_gives_its_own_result(self):
         model = scrambled(translator_config())
         target = ids(2, 3)
         cache = model.new_cross_cache()

@@ -1,8 +1,9 @@
-"""Let a trained model write: greedy, sampled or by beam search, with or without a cache.
+"""Let a trained model write: greedy, sampled, by beam search or with the help of a draft model.
 
 Book: kv_cache
 """
 
+from glassformer.generation.beam import Hypothesis, beam_search
 from glassformer.generation.generate import Generation, StreamStep, generate, stream
 from glassformer.generation.samplers import (
     Choice,
@@ -17,17 +18,23 @@ from glassformer.generation.samplers import (
     sampler,
     shaper,
 )
+from glassformer.generation.speculative import Speculation, speculate, verify_draft
 from glassformer.generation.step import Source, Writer, decode_step, encode_source, prefill
+from glassformer.generation.trace import TraceStep, trace_generation
 
 __all__ = [
     "Choice",
     "Generation",
+    "Hypothesis",
     "Shape",
     "Source",
+    "Speculation",
     "StreamStep",
     "Text",
+    "TraceStep",
     "Writer",
     "apply_temperature",
+    "beam_search",
     "decode_step",
     "encode_source",
     "generate",
@@ -39,5 +46,8 @@ __all__ = [
     "sample",
     "sampler",
     "shaper",
+    "speculate",
     "stream",
+    "trace_generation",
+    "verify_draft",
 ]

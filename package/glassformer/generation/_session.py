@@ -117,10 +117,13 @@ def open_session(request: Request) -> Session:
     """
     model, source = request.model, None
     if isinstance(model, EncoderDecoder) and request.source is not None:
-        tokens, mask = request.source
-        mask = None if bool(mask.all()) else mask
-        use_cache = request.cache is not None
-        source = encode_source(model, tokens, token_mask=mask, use_cache=use_cache)
+        tokens, real = request.source
+        source = encode_source(
+            model,
+            tokens,
+            token_mask=None if bool(real.all()) else real,
+            use_cache=request.cache is not None,
+        )
     return Session(model, request.text, request.cache, source)
 
 
@@ -238,7 +241,7 @@ def _check_start(model: Writer, bos_id: int | None) -> None:
 def _check_ids(ids: Tensor | Sequence[int], vocab_size: int, name: str = "") -> None:
     """Refuse ids outside the vocabulary; the message shows the extremes, or ``name=ids``."""
     flat = torch.as_tensor(ids).flatten().tolist()
-    if flat and not (0 <= min(flat) and max(flat) < vocab_size):
+    if flat and not (min(flat) >= 0 and max(flat) < vocab_size):
         given = f"{name}={ids}" if name else f"ids from {min(flat)} to {max(flat)}"
         raise GenerationError(
             f"{given} must lie in a vocabulary of {vocab_size}; "

@@ -1,0 +1,66 @@
+"""Read the files of a model: JSON and safetensors, in one piece or in shards.
+
+Book: evolution
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from glassformer.errors import CheckpointError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); give a folder with {path.name}"
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: no JSON ({error}); copy the file again") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: holds {type(data).__name__} instead of an object")
+    return data
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    if not (folder / INDEX).exists():
+        return _read_shard(folder / WEIGHTS)
+    places = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{folder / INDEX}: has no weight_map; copy the file again")
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(set(places.values())):
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{folder / INDEX}: {shard!r} lies outside the folder")
+        tensors |= _read_shard(folder / shard)
+    absent = sorted(set(places) ^ set(tensors))
+    if absent:
+        raise CheckpointError(
+            f"{folder / INDEX}: the index and its shards disagree about {', '.join(absent[:3])}; "
+            "copy all files again"
+        )
+    return tensors
+
+
+def _read_shard(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        pickled = path.with_name("pytorch_model.bin")
+        hint = (
+            f"{pickled.name} is a pickle, which can run code when it is read, and is left alone; "
+            "save the model as safetensors first"
+            if pickled.exists()
+            else "give a folder with the weights as safetensors"
+        )
+        raise CheckpointError(f"{path}: is missing; {hint}")
+    try:
+        return safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path}: no safetensors ({error}); copy the file again") from error

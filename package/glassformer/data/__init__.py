@@ -1,11 +1,23 @@
-"""From files to batches: text, tokenizer, windows.
+"""From files to batches: text and parallel text, tokenizers, windows, pairs.
 
 Book: training
 """
 
 from glassformer.data.batches import TokenBudgetBatches, pad_batch, shuffled_batches
+from glassformer.data.cmudict import PronouncingDictionary, load_cmudict, pronunciation_pairs
 from glassformer.data.download import RemoteFile, data_root, fetch
+from glassformer.data.examples import PairBatch, PairExamples, collate_pairs, encode_pairs
 from glassformer.data.king_james import load_king_james
+from glassformer.data.multi30k import load_multi30k
+from glassformer.data.pairs import (
+    ParallelCorpus,
+    load_pairs,
+    load_tsv,
+    read_pairs,
+    read_tsv,
+    split_pairs,
+)
+from glassformer.data.tatoeba import load_tatoeba
 from glassformer.data.text import (
     Corpus,
     load_text,
@@ -15,26 +27,43 @@ from glassformer.data.text import (
     split_of,
 )
 from glassformer.data.tokenizer import Tokenizer, train_tokenizer
+from glassformer.data.vocabulary import SymbolVocabulary
 from glassformer.data.windows import Window, Windows, count_windows, windows
 
 __all__ = [
     "Corpus",
+    "PairBatch",
+    "PairExamples",
+    "ParallelCorpus",
+    "PronouncingDictionary",
     "RemoteFile",
+    "SymbolVocabulary",
     "TokenBudgetBatches",
     "Tokenizer",
     "Window",
     "Windows",
+    "collate_pairs",
     "count_windows",
     "data_root",
+    "encode_pairs",
     "fetch",
+    "load_cmudict",
     "load_king_james",
+    "load_multi30k",
+    "load_pairs",
+    "load_tatoeba",
     "load_text",
     "load_tiny_shakespeare",
+    "load_tsv",
     "pad_batch",
+    "pronunciation_pairs",
     "read_lines",
+    "read_pairs",
+    "read_tsv",
     "shuffled_batches",
     "split_lines",
     "split_of",
+    "split_pairs",
     "train_tokenizer",
     "windows",
 ]

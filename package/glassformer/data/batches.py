@@ -124,10 +124,12 @@ def pad_batch(
     lengths = [len(sequence) for sequence in sequences]
     if not lengths or min(lengths) < 1:
         raise DataError(f"sequences of lengths {lengths}; need at least one, and none empty")
-    tokens = torch.full((len(lengths), max(lengths)), pad_id, dtype=torch.int64)
-    token_mask = torch.zeros(tokens.shape, dtype=torch.bool)
-    for row, (sequence, length) in enumerate(zip(sequences, lengths, strict=True)):
-        place = slice(-length, None) if left else slice(length)
-        tokens[row, place] = torch.tensor(sequence, dtype=torch.int64)
-        token_mask[row, place] = True
-    return tokens, token_mask
+    longest = max(lengths)
+    rows = []
+    for sequence, length in zip(sequences, lengths, strict=True):
+        padding = [pad_id] * (longest - length)
+        rows.append([*padding, *sequence] if left else [*sequence, *padding])
+    # column numbers, counted from the side where the real tokens stand
+    columns = torch.arange(longest).flip(0) if left else torch.arange(longest)
+    token_mask = columns < torch.tensor(lengths)[:, None]
+    return torch.tensor(rows, dtype=torch.int64), token_mask

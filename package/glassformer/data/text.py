@@ -7,9 +7,9 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from glassformer.data._lines import decode_lines, read_bytes
+from glassformer.data._splits import Split
 from glassformer.data.download import RemoteFile, fetch
 from glassformer.errors import DataError
 
@@ -21,8 +21,6 @@ __all__ = [
     "split_lines",
     "split_of",
 ]
-
-Split = Literal["train", "dev", "test"]
 
 TINY_SHAKESPEARE = RemoteFile(
     "tinyshakespeare",

@@ -7,7 +7,6 @@ Book: training
 """
 
 import io
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from glassformer.data._files import write_whole
 from glassformer.errors import TokenizerError
 
 __all__ = ["Tokenizer", "train_tokenizer"]
@@ -84,13 +84,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write the ``.model`` file; an interrupted write leaves an earlier file as it was."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(self._model)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(Path(path), self._model)
 
     def to_bytes(self) -> bytes:
         """The bytes of the ``.model`` file; ``Tokenizer(bytes)`` is the way back."""
@@ -133,15 +127,21 @@ class Tokenizer:
     def encode_lines(
         self, lines: Iterable[str], *, bos: bool = False, eos: bool = False
     ) -> list[list[int]]:
-        """Encode each line on its own."""
-        return [self.encode(line, bos=bos, eos=eos) for line in lines]
+        """Encode each line on its own, on all cores; :meth:`encode` gives the same.
+
+        Raises:
+            TokenizerError: a line cannot be written as UTF-8 (a lone surrogate).
+        """
+        first, last = [self.bos_id] * bos, [self.eos_id] * eos
+        encoded = self._processor.encode([_checked_text(line) for line in lines])
+        return [first + ids + last for ids in encoded]
 
     def encode_stream(self, lines: Iterable[str]) -> list[int]:
         """Encode lines into one long list with eos after each: what ``windows`` cuts up.
 
         Decoding it gives the lines with a space between them.
         """
-        return [token for line in lines for token in self.encode(line, eos=True)]
+        return [token for ids in self.encode_lines(lines, eos=True) for token in ids]
 
     def decode(self, ids: Iterable[int] | Tensor) -> str:
         """Turn ids into text; pad, bos and eos vanish.

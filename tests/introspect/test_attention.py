@@ -18,9 +18,10 @@ def hooks(model):
     return sum(len(m._forward_hooks) for m in model.modules())
 
 
-def test_every_layer_and_head_and_the_same_output():
-    """X01: weights come from the explicit path, the output does not change."""
+def test_X01_every_layer_and_head_and_the_same_output():
+    """Weights come from the explicit path, the output does not change, the path comes back."""
     model = scrambled(decoder_config(n_kv_heads=1))
+    assert not any(attention.eager for attention in attentions(model))
     tokens = ids(2, 7)
     want = model(tokens)
     with capture_attention(model) as maps:
@@ -31,6 +32,8 @@ def test_every_layer_and_head_and_the_same_output():
         assert not weights.requires_grad
         assert_close(weights.sum(-1), torch.ones(2, 3, 7).double())
         assert torch.equal(weights, weights.tril())
+    assert not any(attention.eager for attention in attentions(model))
+    assert torch.equal(model(tokens), want)
 
 
 def test_names_of_an_encoder_decoder():
@@ -46,23 +49,24 @@ def test_names_of_an_encoder_decoder():
     }
 
 
-def test_heads_are_kept_apart():
-    """X03: one diagonal head and two uniform ones, not their average."""
-    model = MultiHeadAttention(12, 3, bias=False)
+def test_X03_heads_are_kept_apart():
+    """One diagonal head and three uniform ones, not their average."""
+    model = MultiHeadAttention(16, 4, bias=False)
     with torch.no_grad():
         for projection in (model.q_proj, model.k_proj):
             projection.weight.zero_()
             projection.weight[:4, :4] = 100 * torch.eye(4)
-    x = torch.cat((torch.eye(4), torch.zeros(4, 8)), dim=1)[None]
+    x = torch.cat((torch.eye(4), torch.zeros(4, 12)), dim=1)[None]
     with capture_attention(model) as maps:
         model(x)
     (weights,) = maps.values()
     assert_close(weights[0, 0], torch.eye(4))
-    assert_close(weights[0, 1:], torch.full((2, 4, 4), 0.25))
+    assert weights.shape == (1, 4, 4, 4)
+    assert_close(weights[0, 1:], torch.full((3, 4, 4), 0.25))
 
 
-def test_weights_are_before_dropout():
-    """X02: rows sum to one in training too."""
+def test_X02_weights_are_before_dropout():
+    """Rows sum to one in training too."""
     model = scrambled(decoder_config(dropout=0.5)).train()
     with capture_attention(model) as maps:
         model(ids(2, 7))

@@ -1,0 +1,19 @@
+"""Looking inside a model without changing it: whatever happens, nothing stays behind.
+
+Book: visualization
+"""
+
+from glassformer.introspect.attention import ablate_heads, capture_attention
+from glassformer.introspect.rollout import attention_rollout
+from glassformer.introspect.router import collect_router
+from glassformer.introspect.shapes import ShapeTrace, Step, trace_shapes
+
+__all__ = [
+    "ShapeTrace",
+    "Step",
+    "ablate_heads",
+    "attention_rollout",
+    "capture_attention",
+    "collect_router",
+    "trace_shapes",
+]

@@ -45,6 +45,7 @@ FLOORS = {
     "inference": 5,
     "visualization": 5,
     "pretrained": 5,
+    "translation": 5,
     "data": 5,
     "costs": 5,
     "lab": 6,
@@ -69,6 +70,7 @@ EXPLAINED = (
     "data",
     "costs",
     "introspect",
+    "translation",
 )
 
 HEAVY = (

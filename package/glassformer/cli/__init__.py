@@ -1,8 +1,9 @@
-"""The command ``glassformer``: train, generate, evaluate, info.
+"""The command ``glassformer``: train, generate, translate, evaluate, info.
 
 Book: training
 """
 
-from glassformer.cli.commands import app
+from glassformer.cli import measure, train, write
+from glassformer.cli.app import app
 
-__all__ = ["app"]
+__all__ = ["app", "measure", "train", "write"]

@@ -7,12 +7,14 @@ import codecs
 import errno
 import functools
 import io
+import json
+import math
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -28,7 +30,14 @@ from rich.progress import (
 from glassformer.errors import GlassformerError
 from glassformer.training import StepReport, Trainer
 
-__all__ = ["clean_errors", "interruptible", "print_rows", "progress_bar", "write_anything"]
+__all__ = [
+    "clean_errors",
+    "interruptible",
+    "print_json",
+    "print_rows",
+    "progress_bar",
+    "write_anything",
+]
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
@@ -116,3 +125,16 @@ def print_rows(rows: dict[str, str]) -> None:
     """A name and its value on each line, the values below each other."""
     for name, value in rows.items():
         typer.echo(f"{name:<20} {value}")
+
+
+def print_json(data: Any) -> None:
+    """One line of JSON on stdout. A number that JSON cannot say, such as infinity, is null."""
+    typer.echo(json.dumps(_sayable(data), ensure_ascii=False, allow_nan=False))
+
+
+def _sayable(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _sayable(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_sayable(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -63,7 +63,7 @@ class Scripted(Decoder):
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_g09_rows_end_alone_and_the_loop_ends_with_the_last(use_cache):
+def test_G09_rows_end_alone_and_the_loop_ends_with_the_last(use_cache):
     """G09: rows that end at steps 2, 4 and 6, by two different stop ids, with a limit of 20."""
     model = Scripted([5, 3], [5, 6, 7, 9], [5, 6, 7, 8, 10, 3])
     prompt = torch.full((3, 2), 4)
@@ -78,7 +78,7 @@ def test_g09_rows_end_alone_and_the_loop_ends_with_the_last(use_cache):
     assert result.log_probs[0, 2:].eq(0).all()
 
 
-def test_g08_the_score_is_recomputable_from_the_returned_tokens():
+def test_G08_the_score_is_recomputable_from_the_returned_tokens():
     """G08: one rule for stopped and cut rows: every returned token counts, the stop among them."""
     model = decoder()
     result = generate(model, [SHORT, LONG], max_new_tokens=7, stop_ids=FIRST_STOPS)
@@ -93,7 +93,7 @@ def test_g08_the_score_is_recomputable_from_the_returned_tokens():
         assert score == pytest.approx(expected, abs=1e-5)
 
 
-def test_g05_scores_do_not_count_the_prompt():
+def test_G05_scores_do_not_count_the_prompt():
     """G05: the same continuation has the same score after 50 tokens as after 5."""
     scores = [
         generate(
@@ -106,7 +106,7 @@ def test_g05_scores_do_not_count_the_prompt():
 
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("cache", ["growing", "static", "none"])
-def test_e10_left_padded_rows_equal_their_own_runs(positions, cache):
+def test_E10_left_padded_rows_equal_their_own_runs(positions, cache):
     """E10: prompts of 3 and 6 tokens, greedy 5 tokens, each as if it were alone."""
     model = decoder(positions=positions)
     options = {"max_new_tokens": 5, "use_cache": cache != "none"}
@@ -120,7 +120,7 @@ def test_e10_left_padded_rows_equal_their_own_runs(positions, cache):
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_g24_the_content_of_padding_never_matters(positions):
+def test_G24_the_content_of_padding_never_matters(positions):
     """G24: rows of 2 and 6 tokens, 4 new ones; the mask must live on after the first."""
     model = decoder(positions=positions)
     for use_cache in (True, False):
@@ -170,7 +170,7 @@ def test_prefill_and_decode_steps_give_the_logits_of_the_full_pass(split):
     assert cache.length == len(LONG)
 
 
-def test_g03_a_row_does_not_depend_on_its_neighbours():
+def test_G03_a_row_does_not_depend_on_its_neighbours():
     """G03: the long row goes on after the short one has ended, as if it were alone."""
     model = decoder()
     together = generate(model, [SHORT, LONG], max_new_tokens=9, stop_ids=FIRST_STOPS)
@@ -182,7 +182,7 @@ def test_g03_a_row_does_not_depend_on_its_neighbours():
 FIRST_STOPS = [generate(decoder(), [SHORT], max_new_tokens=3).tokens[0, 2].item()]
 
 
-def test_o23_the_mode_is_restored_also_after_an_exception():
+def test_O23_the_mode_is_restored_also_after_an_exception():
     """O23: sampling inside training: dropout off, flags back, the two samples equal."""
     model = decoder(dropout=0.5).train()
     model.decoder.eval()

@@ -25,7 +25,7 @@ def kept(logits: torch.Tensor) -> list[list[int]]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("p", [0.0, 1e-8])
-def test_g13_p_near_zero_keeps_exactly_the_top_token(p, dtype):
+def test_G13_p_near_zero_keeps_exactly_the_top_token(p, dtype):
     """G13: a naive rule removes every token at p=0 and samples noise."""
     logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]], dtype=dtype)
     assert kept(keep_top_p(logits, p)) == [[1], [0]]
@@ -33,7 +33,7 @@ def test_g13_p_near_zero_keeps_exactly_the_top_token(p, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_g13_p_one_keeps_all(dtype):
+def test_G13_p_one_keeps_all(dtype):
     """G13: the running sum rounds to 1 long before the tail ends."""
     logits = torch.linspace(0, -40, 997, dtype=dtype)[None]
     assert torch.equal(keep_top_p(logits, 1.0), logits.float())
@@ -47,7 +47,7 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_p():
     torch.testing.assert_close(keep_top_p(logits, 0.7)[0, [1, 3]], logits[0, [1, 3]])
 
 
-def test_g14_temperature_zero_is_greedy():
+def test_G14_temperature_zero_is_greedy():
     """G14: index 2 each time for logits 1, 2, 3, no division by zero."""
     logits = torch.tensor([[1.0, 2.0, 3.0]])
     choose = sampler(temperature=0.0)
@@ -58,7 +58,7 @@ def test_g14_temperature_zero_is_greedy():
 
 
 @pytest.mark.parametrize("temperature", [-1.0, -1e-9, math.inf, math.nan])
-def test_g14_a_temperature_that_is_none_is_an_error(temperature):
+def test_G14_a_temperature_that_is_none_is_an_error(temperature):
     """G14: a negative temperature would turn the distribution around."""
     for use in (lambda t: apply_temperature(LOGITS, t), lambda t: sampler(temperature=t)):
         with pytest.raises(GenerationError, match=f"temperature={temperature} must be"):
@@ -75,7 +75,7 @@ def test_temperature_sharpens_and_flattens():
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
-def test_g14_a_temperature_next_to_zero_overflows_nothing(temperature):
+def test_G14_a_temperature_next_to_zero_overflows_nothing(temperature):
     """G14: 0 / 0 and inf - inf lie in wait just above 0, too."""
     logits = torch.tensor([[0.0, 0.0, -1.0], [900.0, 1000.0, -1000.0]])
     probabilities = apply_temperature(logits, temperature).softmax(-1)

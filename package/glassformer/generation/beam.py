@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from glassformer.errors import GenerationError
@@ -53,17 +53,17 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` best texts found for each prompt or source, the best first.
 
-    At every step, all running texts with every token behind them are ranked by log-probability.
-    Those among the first ``n_beams`` that end with a stop token have finished; the ``n_beams``
-    best of those that do not end run on. At the limit the first ``n_beams`` take part as they are,
-    by the same score. With one beam this is greedy decoding.
+    A beam has ``n_beams`` places. At every step, all running texts with every token behind them
+    are ranked by log-probability, and the best take the places. A text that ends with a stop token
+    keeps its place for good, so one text fewer runs on; that way the unlikely ends of a text do
+    not count as results while better ones still run, and one beam is greedy decoding. At the limit
+    the texts that still run take part as they are, by the same score.
 
-    A prompt is done when ``n_beams`` texts have finished, or earlier, when no running text can
-    still be among the ``n_best``. The latter changes no result: a text of log-probability ``p``
-    only loses by growing, so it scores at most ``p / length ** length_penalty``, the length being
-    that at the limit, or that after one more token where the penalty is negative. A prompt that is
-    done leaves the batch (of a static cache its rows stay and are ignored), so no prompt disturbs
-    another.
+    A prompt is done when nothing runs, or earlier, when no running text can still be among the
+    ``n_best``. The latter changes no result: a text of log-probability ``p`` only loses by
+    growing, so it scores at most ``p / length ** length_penalty``, the length being that at the
+    limit, or that after one more token where the penalty is negative. A prompt that is done leaves
+    the batch (of a static cache its rows stay and are ignored), so no prompt disturbs another.
 
     Args:
         model: a decoder or an encoder-decoder, read as in :func:`generate`.
@@ -109,22 +109,16 @@ def beam_search(
     return [texts[:n_best] for texts in search.found]
 
 
-class _Continuations(NamedTuple):
-    """The best few continuations of every text of every beam, (prompts, beams * few)."""
+class _Best(NamedTuple):
+    """What takes the places of the beams next, (prompts, beams), the best first."""
 
     totals: Tensor
-    """Log-probability of the whole text, this token included; -inf where there is no text."""
+    """Log-probability of the whole text, this token included; -inf where a place is empty."""
     steps: Tensor
     """Log-probability of the token alone."""
     tokens: Tensor
     parents: Tensor
     """Row of the text that is continued."""
-    stops: Tensor
-
-    def best(self, count: int) -> "_Continuations":
-        """The ``count`` most likely of each prompt, the best first."""
-        places = self.totals.topk(count).indices
-        return _Continuations(*(part.gather(1, places) for part in self))
 
 
 class _Search:
@@ -150,11 +144,12 @@ class _Search:
     def run(self) -> None:
         logits = self._first_logits()
         for length in range(1, self.limit + 1):
-            continuations = self._continue(logits)
-            self._finish(continuations, at_limit=length == self.limit)
+            best = self._continue(logits)
+            ended = torch.isin(best.tokens, self.stop_ids)
+            self._finish(best, ended, at_limit=length == self.limit)
             if length == self.limit:
                 return
-            self._run_on(continuations)
+            self._run_on(best, ended)
             self._leave(length)
             if not self.prompts:
                 return
@@ -171,38 +166,37 @@ class _Search:
         self.session.select(copies)
         return logits.index_select(0, copies)
 
-    def _continue(self, logits: Float32[Tensor, "rows vocab"]) -> _Continuations:
-        # of one text, no more continuations than these can matter: a full beam and all stop ids
-        few = min(self.n_beams + len(self.stop_ids), logits.shape[-1])
-        best, tokens = logits.topk(few)
-        steps = best - logits.logsumexp(dim=-1, keepdim=True)
+    def _continue(self, logits: Float32[Tensor, "rows vocab"]) -> _Best:
+        n_prompts, n_beams = self.totals.shape
+        # of one text, no more continuations than there are places can matter
+        values, tokens = logits.topk(min(n_beams, logits.shape[-1]))
+        steps = values - logits.logsumexp(dim=-1, keepdim=True)
         totals = self.totals.view(-1, 1) + steps
         parents = torch.arange(len(logits), device=logits.device)[:, None].expand_as(tokens)
-        stops = torch.isin(tokens, self.stop_ids)
-        parts = (totals, steps, tokens, parents, stops)
-        return _Continuations(*(part.reshape(len(self.prompts), -1) for part in parts))
+        parts = [part.reshape(n_prompts, -1) for part in (totals, steps, tokens, parents)]
+        order = parts[0].topk(n_beams).indices
+        best = _Best(*(part.gather(1, order) for part in parts))
+        taken = torch.tensor([len(self.found[prompt]) for prompt in self.prompts])
+        places = torch.arange(n_beams) < n_beams - taken[:, None]
+        return best._replace(totals=best.totals.where(places.to(order.device), -math.inf))
 
-    def _finish(self, continuations: _Continuations, *, at_limit: bool) -> None:
-        """Keep those of the best continuations that end."""
-        best = continuations.best(self.n_beams)
-        ended = (best.stops | at_limit) & best.totals.isfinite()
-        rows = best.parents[ended]
+    def _finish(self, best: _Best, ended: Bool[Tensor, "prompts beams"], *, at_limit: bool) -> None:
+        """Keep the texts that have ended, or all of them at the limit."""
+        final = (ended | at_limit) & best.totals.isfinite()
+        rows = best.parents[final]
         tokens = self.session.text.tokens[rows, self.start :]
-        tokens = torch.cat((tokens, best.tokens[ended][:, None]), dim=1)
-        log_probs = torch.cat((self.log_probs[rows], best.steps[ended][:, None]), dim=1)
-        groups = ended.nonzero()[:, 0]
-        parts = (groups, tokens, log_probs, best.stops[ended])
-        for i, ids, row, stopped in zip(*(part.tolist() for part in parts), strict=True):
+        tokens = torch.cat((tokens, best.tokens[final][:, None]), dim=1)
+        log_probs = torch.cat((self.log_probs[rows], best.steps[final][:, None]), dim=1)
+        parts = (final.nonzero()[:, 0], tokens, log_probs, ended[final])
+        for i, ids, steps, stopped in zip(*(part.tolist() for part in parts), strict=True):
             found = self.found[self.prompts[i]]
-            found.append(Hypothesis(ids, row, self._score(math.fsum(row), len(row)), stopped))
+            found.append(Hypothesis(ids, steps, self._score(math.fsum(steps), len(ids)), stopped))
             found.sort(key=lambda text: text.score, reverse=True)
 
-    def _run_on(self, continuations: _Continuations) -> None:
-        """Replace the texts of every beam by the best continuations that do not end."""
-        totals = continuations.totals.masked_fill(continuations.stops, -math.inf)
-        best = continuations._replace(totals=totals).best(self.n_beams)
+    def _run_on(self, best: _Best, ended: Bool[Tensor, "prompts beams"]) -> None:
+        """Replace the texts of every beam by those that take their places and do not end."""
         parents = best.parents.flatten()
-        self.totals = best.totals
+        self.totals = best.totals.masked_fill(ended, -math.inf)
         self.session.select(parents, same_source=True)
         self.session.append(best.tokens.view(-1, 1))
         steps = best.steps.view(-1, 1)
@@ -230,7 +224,7 @@ class _Search:
     def _is_done(self, i: int, total: float, length: int) -> bool:
         """Whether prompt ``i``, whose best running text has log-probability ``total``, is done."""
         found = self.found[self.prompts[i]]
-        if total == -math.inf or len(found) >= self.n_beams:
+        if total == -math.inf:
             return True
         best_length = self.limit if self.length_penalty >= 0 else length + 1
         bound = self._score(total, best_length)

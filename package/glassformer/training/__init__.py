@@ -17,6 +17,7 @@ from glassformer.training.checkpoint import (
 from glassformer.training.loop import StepReport, Trainer, TrainSettings
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
 from glassformer.training.optimizer import make_optimizer
+from glassformer.training.packing import kernel_for
 from glassformer.training.recipe import Recipe
 from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
 from glassformer.training.step import StepResult, autocast, batch_loss, make_scaler, train_step
@@ -36,6 +37,7 @@ __all__ = [
     "batch_loss",
     "chunked_token_loss",
     "counted",
+    "kernel_for",
     "load_checkpoint",
     "load_model",
     "load_tokenizer",

@@ -126,12 +126,13 @@ def chunked_token_loss(
     weight: Float[Tensor, "vocab d_model"],
     targets: Int64[Tensor, "*lead"],
     *,
+    bias: Float[Tensor, " vocab"] | None = None,
     target_mask: Bool[Tensor, "*lead"] | None = None,
     pad_id: int | None = None,
     label_smoothing: float = 0.0,
     chunk: int = 1024,
 ) -> TokenLoss:
-    """:func:`token_loss` of ``hidden @ weight.T``, without ever holding all the logits.
+    """:func:`token_loss` of ``hidden @ weight.T + bias``, without ever holding all the logits.
 
     The logits are the largest tensor of a small language model: tokens times vocabulary. Here
     ``chunk`` tokens at a time get their logits, their loss and its gradient, and the logits are
@@ -139,7 +140,7 @@ def chunked_token_loss(
 
     Args:
         hidden: what the model computes before its output layer.
-        weight: the matrix of the output layer.
+        weight, bias: the output layer.
         targets, target_mask, pad_id, label_smoothing: as in :func:`token_loss`.
         chunk: tokens at a time; it changes memory and speed, no number.
 
@@ -154,7 +155,7 @@ def chunked_token_loss(
     counts = counted(targets, target_mask, pad_id)
     targets = _rows(targets, counts)
     total, nll = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        _rows(hidden, counts), weight, targets, pad_id, label_smoothing, chunk
+        _rows(hidden, counts), weight, bias, targets, pad_id, label_smoothing, chunk
     )
     return TokenLoss(total, nll, len(targets))
 
@@ -171,21 +172,22 @@ class _ChunkedLoss(torch.autograd.Function):
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
         pad_id: int | None,
         label_smoothing: float,
         chunk: int,
     ) -> tuple[Tensor, Tensor]:
         wanted = any(ctx.needs_input_grad)
-        weight = weight.detach().requires_grad_(wanted)
+        layer = [x.detach().requires_grad_(wanted) for x in (weight, bias) if x is not None]
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
-        d_hidden, d_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
+        d_hidden, d_layer = torch.zeros_like(hidden), [torch.zeros_like(x) for x in layer]
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
             rows = hidden[part].detach().requires_grad_(wanted)
             with torch.set_grad_enabled(wanted):
                 loss = token_loss(
-                    F.linear(rows, weight),
+                    F.linear(rows, *layer),
                     targets[part],
                     pad_id=pad_id,
                     label_smoothing=label_smoothing,
@@ -193,18 +195,18 @@ class _ChunkedLoss(torch.autograd.Function):
             total += loss.total.detach()
             nll += loss.nll
             if wanted:
-                d_rows, d_part = torch.autograd.grad(loss.total, (rows, weight))
+                d_rows, *d_part = torch.autograd.grad(loss.total, (rows, *layer))
                 d_hidden[part] = d_rows
-                d_weight += d_part
-        ctx.save_for_backward(d_hidden, d_weight)
+                for whole, d in zip(d_layer, d_part, strict=True):
+                    whole += d
+        ctx.save_for_backward(d_hidden, *d_layer)
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        d_hidden, d_weight = ctx.saved_tensors
-        scale = grads[0]
-        return scale * d_hidden, scale * d_weight, None, None, None, None
+        d_hidden, d_weight, *d_bias = (grads[0] * d for d in ctx.saved_tensors)
+        return d_hidden, d_weight, d_bias[0] if d_bias else None, None, None, None, None
 
 
 def _rows(x: Tensor, counts: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from glassformer.errors import ConfigError, GlassformerError
@@ -16,6 +17,7 @@ from glassformer.models import Decoder, EncoderDecoder
 from glassformer.training._wrappers import unwrap
 from glassformer.training.batches import Batch
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
+from glassformer.training.packing import Packing, packable, packed_decoder, packed_translator
 
 __all__ = ["Precision", "StepResult", "autocast", "batch_loss", "make_scaler", "train_step"]
 
@@ -95,39 +97,67 @@ def train_step(
 def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> TokenLoss:
     """The loss of a model on one batch.
 
-    Our own decoders and translators stop before their output layer, and
+    Our own decoders and translators compute the places that a counted target depends on, and no
+    padding (:mod:`glassformer.training.packing`). They stop before their output layer, and
     :func:`chunked_token_loss` does the rest. Any other model is called, and must return logits.
+
+    Args:
+        model: a decoder, or, for a batch with a source, a translator.
+        batch: on the device of the model.
+        label_smoothing: eps of :func:`token_loss`.
 
     Book: training
     """
-    head: Tensor | None = None
-    if isinstance(model, Decoder):
-        outputs, head = model.hidden(batch.inputs), model.head_weight
-    elif isinstance(model, EncoderDecoder) and batch.source is not None:
-        memory = model.encode(batch.source, token_mask=batch.source_mask)
-        outputs = model.decode(batch.inputs, memory, memory_mask=batch.source_mask)
-        head = model.head_weight
-    elif batch.source is not None:
-        outputs = model(batch.source, batch.inputs, source_mask=batch.source_mask)
+    pairs = batch.source is not None
+    if isinstance(model, EncoderDecoder if pairs else Decoder) and packable(model):
+        return _packed_loss(model, batch, label_smoothing)
+    if pairs:
+        logits = model(batch.source, batch.inputs, source_mask=batch.source_mask)
     else:
-        outputs = model(batch.inputs)
-    mask, pad_id = batch.target_mask, _pad_id(model)
-    if head is None:
-        return token_loss(
-            outputs,
-            batch.targets,
-            target_mask=mask,
-            pad_id=pad_id,
-            label_smoothing=label_smoothing,
-        )
-    return chunked_token_loss(
-        outputs,
-        head,
+        logits = model(batch.inputs)
+    return token_loss(
+        logits,
         batch.targets,
-        target_mask=mask,
-        pad_id=pad_id,
+        target_mask=batch.target_mask,
+        pad_id=_pad_id(model),
         label_smoothing=label_smoothing,
     )
+
+
+def _packed_loss(
+    model: Decoder | EncoderDecoder, batch: Batch, label_smoothing: float
+) -> TokenLoss:
+    counts = counted(batch.targets, batch.target_mask, model.config.pad_id)
+    targets = Packing(_needed(counts))
+    rows: Packing | None
+    if isinstance(model, Decoder):
+        rows = None if targets.full else targets
+        hidden = packed_decoder(model, batch.inputs, rows)
+    else:
+        real = torch.ones_like(batch.source, dtype=torch.bool)
+        sources = Packing(real if batch.source_mask is None else batch.source_mask)
+        rows = None if targets.full and sources.full else targets
+        hidden = packed_translator(
+            model,
+            batch.source,
+            batch.inputs,
+            source_mask=batch.source_mask,
+            packings=None if rows is None else (sources, rows),
+        )
+    return chunked_token_loss(
+        hidden,
+        model.head_weight,
+        batch.targets if rows is None else rows.pack(batch.targets),
+        bias=model.head_bias,
+        target_mask=counts if rows is None else rows.pack(counts),
+        label_smoothing=label_smoothing,
+        pad_id=model.config.pad_id,
+    )
+
+
+def _needed(counts: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch time"]:
+    """The places up to the last counted target of each row: causality hides the ones behind it."""
+    return counts.flip(1).cumsum(1).flip(1) > 0
 
 
 def autocast(

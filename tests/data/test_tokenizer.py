@@ -10,7 +10,8 @@ import pytest
 import sentencepiece
 import torch
 from glassformer.data import Tokenizer, load_king_james, train_tokenizer
-from glassformer.errors import TokenizerError
+from glassformer.errors import ConfigError, TokenizerError
+from glassformer.nn.embeddings import TokenEmbedding
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def test_the_one_sign_that_is_lost(tokenizer):
 
 
 @pytest.mark.parametrize("marker", ["</s>", "<s>", "<pad>", "<unk>", "the cat</s>", "</s></s>"])
-def test_g23_user_text_never_becomes_a_control_token(tokenizer, without_bytes, marker):
+def test_G23_user_text_never_becomes_a_control_token(tokenizer, without_bytes, marker):
     """G23: the end marker typed by a user is spelt out."""
     for each in (tokenizer, without_bytes):
         assert not {each.eos_id, each.bos_id, each.pad_id} & set(each.encode(marker))
@@ -61,7 +62,7 @@ def test_g23_user_text_never_becomes_a_control_token(tokenizer, without_bytes, m
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 @pytest.mark.parametrize("byte_fallback", [True, False])
-def test_s01_vocabulary_larger_than_the_corpus_states_the_maximum(model_type, byte_fallback):
+def test_S01_vocabulary_larger_than_the_corpus_states_the_maximum(model_type, byte_fallback):
     """S01: the stated maximum works and one more does not."""
     options = {"model_type": model_type, "byte_fallback": byte_fallback}
     lines = ["the cat sat", "the dog sat", "a cat ran", "a dog ran"]
@@ -86,14 +87,14 @@ def test_sizes_that_are_none_are_refused(size):
         train_tokenizer(LINES, size)
 
 
-def test_s02_s03_all_four_special_ids_are_set_and_differ(tokenizer, without_bytes):
+def test_S02_S03_all_four_special_ids_are_set_and_differ(tokenizer, without_bytes):
     """S02, S03: pad is not unk, and none is missing."""
     for each in (tokenizer, without_bytes):
         assert (each.pad_id, each.unk_id, each.bos_id, each.eos_id) == (0, 1, 2, 3)
         assert each.pieces([0, 1, 2, 3]) == ["<pad>", "<unk>", "<s>", "</s>"]
 
 
-def test_s02_an_unknown_character_is_unk_and_not_pad(without_bytes):
+def test_S02_an_unknown_character_is_unk_and_not_pad(without_bytes):
     """S02: without byte fallback the middle of the sentence is unk, which padding is not."""
     ids = without_bytes.encode("the 漢 earth")
     assert ids.count(without_bytes.unk_id) == 1
@@ -113,7 +114,7 @@ def _raw_model(**special_ids: int) -> bytes:
 
 
 @pytest.mark.parametrize("special_ids", [{}, {"pad_id": 3, "eos_id": -1}, {"bos_id": -1}])
-def test_s04_a_model_that_lacks_a_special_id_is_refused(tmp_path, special_ids):
+def test_S04_a_model_that_lacks_a_special_id_is_refused(tmp_path, special_ids):
     """S04: the default model has pad -1, which an embedding reads as its last row."""
     path = tmp_path / "default.model"
     path.write_bytes(_raw_model(**special_ids))
@@ -121,17 +122,29 @@ def test_s04_a_model_that_lacks_a_special_id_is_refused(tmp_path, special_ids):
         Tokenizer.load(path)
 
 
+def test_S04_the_last_row_of_an_embedding_is_alive(tokenizer):
+    """S04: the padding id of our tokenizers is row 0; the last row has values and learns."""
+    embedding = TokenEmbedding(tokenizer.vocab_size, 7, pad_id=tokenizer.pad_id)
+    last = tokenizer.vocab_size - 1
+    embedding(torch.tensor([tokenizer.pad_id, last])).sum().backward()
+    assert embedding.weight[last].abs().min() > 0
+    assert embedding.weight.grad[last].tolist() == [1.0] * 7
+    assert embedding.weight.grad[tokenizer.pad_id].tolist() == [0.0] * 7
+    with pytest.raises(ConfigError, match="pad_id=-1"):
+        TokenEmbedding(tokenizer.vocab_size, 7, pad_id=-1)
+
+
 @pytest.mark.parametrize("written", ["cat 🙂", "🙂🙃 a 漢", "🙂"])
-def test_s07_the_unknown_surface_is_stable(tokenizer, without_bytes, written):
+def test_S07_the_unknown_surface_is_stable(tokenizer, without_bytes, written):
     """S07: round 2 gives what round 1 gave; with byte fallback nothing is unknown."""
     assert tokenizer.decode(tokenizer.encode(written)) == written
     once = without_bytes.decode(without_bytes.encode(written))
     assert without_bytes.decode(without_bytes.encode(once)) == once
-    assert once != written
+    assert once != written, "what is unknown never counts as a match with a reference"
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_s08_a_rare_letter_survives(model_type):
+def test_S08_a_rare_letter_survives(model_type):
     """S08: 8000 lines and one with a rare letter; the default coverage would drop it."""
     lines = ["the cat sat on the mat"] * 8000 + ["the cæt"]
     tokenizer = train_tokenizer(lines, 17, model_type=model_type, byte_fallback=False)
@@ -175,6 +188,8 @@ def test_half_a_surrogate_pair_is_no_text(tokenizer):
         tokenizer.encode("a\ud83d")
     with pytest.raises(TokenizerError, match="at position 1 is half of a surrogate"):
         train_tokenizer(["a\ud83d"], 301)
+    with pytest.raises(TokenizerError, match="at position 1 is half of a surrogate"):
+        tokenizer.encode_lines(["the", "a\ud83d"])
 
 
 def test_bos_and_eos_on_request(tokenizer):
@@ -183,6 +198,12 @@ def test_bos_and_eos_on_request(tokenizer):
     assert tokenizer.encode_lines(["the earth", ""], eos=True) == [[*plain, 3], [3]]
     assert tokenizer.encode_stream(["the earth", "the"]) == [*plain, 3, *tokenizer.encode("the"), 3]
     assert tokenizer.decode([2, *plain, 3, 0, 0]) == "the earth"
+
+
+@given(st.lists(text, max_size=7), st.booleans(), st.booleans())
+def test_many_lines_at_once_are_encoded_as_one_by_one(tokenizer, lines, bos, eos):
+    one_by_one = [tokenizer.encode(line, bos=bos, eos=eos) for line in lines]
+    assert tokenizer.encode_lines(iter(lines), bos=bos, eos=eos) == one_by_one
 
 
 def test_decode_takes_tensors_and_pieces_name_each_id(tokenizer):
@@ -236,7 +257,7 @@ def test_a_model_type_that_cannot_round_trip_is_refused():
         jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def test_s03_special_ids_are_checked_after_training(monkeypatch):
+def test_S03_special_ids_are_checked_after_training(monkeypatch):
     """S03: a trainer that places them elsewhere is found out."""
     monkeypatch.setattr(Tokenizer, "eos_id", property(lambda self: 7))
     with pytest.raises(TokenizerError, match="did not keep the special ids"):

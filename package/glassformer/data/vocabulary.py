@@ -4,7 +4,7 @@ Book: training
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -127,7 +127,7 @@ class SymbolVocabulary:
         """
         try:
             symbols = json.loads(Path(path).read_bytes())["symbols"]
-            if not (isinstance(symbols, Sequence) and all(isinstance(s, str) for s in symbols)):
+            if not (isinstance(symbols, list) and all(isinstance(s, str) for s in symbols)):
                 raise TypeError("symbols are no list of strings")
             return cls(tuple(symbols))
         except OSError as error:

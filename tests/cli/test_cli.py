@@ -1,4 +1,4 @@
-"""The command line, end to end on a small text."""
+"""Training, writing and measuring on the command line, end to end on a small text."""
 
 import json
 import os
@@ -9,51 +9,16 @@ import subprocess
 import sys
 from contextlib import nullcontext
 
-import jaxtyping
 import pytest
 import torch
 from glassformer import EncoderDecoder
-from glassformer.cli import app, terminal
 from glassformer.cli import run as training_run
+from glassformer.cli import terminal
 from glassformer.data import load_text, train_tokenizer
 from glassformer.evaluation import evaluate_nll
 from glassformer.training import Recipe, load_model, load_tokenizer, read_record, save_model
+from support.commands import SMALL, one_clean_line, run
 from support.runs import tiny_decoder
-from typer.testing import CliRunner
-
-runner = CliRunner()
-SMALL = ["--preset", "tiny", "--vocab-size", "307", "--length", "13", "--batch-size", "3"]
-
-
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    """521 different short lines."""
-    words = ["light", "water", "stone", "river", "mountain", "garden", "shepherd", "city"]
-    lines = [f"{words[i % 7]} number {i} saw the {words[(i * i) % 8]}" for i in range(521)]
-    path = tmp_path_factory.mktemp("text") / "lines.txt"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def run(*arguments, code=0):
-    """The command as users run it: without the checks of annotations."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        result = runner.invoke(app, [str(a) for a in arguments])
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
-    if not isinstance(result.exception, SystemExit | None):
-        raise result.exception  # a bug: show where
-    assert result.exit_code == code, result.output
-    return result
-
-
-@pytest.fixture(scope="session")
-def trained(text, tmp_path_factory):
-    """A folder with a finished run of 8 steps, and what the command said."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    result = run("train", "--text", text, "--out", folder, "--steps", 8, *SMALL)
-    return folder, result.output
 
 
 def test_training_reports_and_saves(trained):
@@ -247,14 +212,6 @@ def test_a_folder_in_use_is_not_overwritten(trained, text, tmp_path):
     used = run("train", "--text", text, "--out", folder, code=2)
     assert f"continue its run with --resume {folder}" in used.stderr
     assert (folder / "record.json").read_bytes() == before
-
-
-def one_clean_line(result):
-    assert result.stdout == "" or "Training a tokenizer" in result.stdout
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert "Traceback" not in result.stderr
-    return result.stderr
 
 
 def test_errors_are_one_line(trained, text, tmp_path):

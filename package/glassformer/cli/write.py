@@ -111,8 +111,7 @@ def translate(
     """
     if not 1 <= n_best <= beams:
         raise ConfigError(f"--n-best {n_best} needs at least as many beams, and --beams is {beams}")
-    at_keyboard = not files and sys.stdin.isatty()
-    size = (1 if at_keyboard else 64) if batch_size is None else batch_size
+    size = (1 if _at_keyboard(files) else 64) if batch_size is None else batch_size
     if size < 1:
         raise ConfigError(f"--batch-size {size} must be at least 1")
     translator = load_translator(model, device=pick_device(device, given_as="--device"))
@@ -129,6 +128,11 @@ def translate(
             _print_translations(number, line, translations, n_best, json)
             number += 1
         sys.stdout.flush()
+
+
+def _at_keyboard(files: list[Path] | None) -> bool:
+    """Whether somebody types the lines and waits for answers."""
+    return not files and sys.stdin.isatty()
 
 
 def _print_translations(

@@ -5,22 +5,13 @@ from functools import partial
 import pytest
 import torch
 from glassformer.functional import causal_mask, padding_mask
-from glassformer.nn import (
-    Block,
-    FeedForward,
-    LayerNorm,
-    MultiHeadAttention,
-    RMSNorm,
-    Stack,
+from glassformer.interop import (
+    attention_from_torch,
+    mask_to_torch,
+    stack_from_torch,
+    transformer_from_torch,
 )
-from parity.mapping import (
-    TORCH_DECODER_LAYER,
-    TORCH_ENCODER_LAYER,
-    TORCH_TRANSFORMER,
-    packed,
-    to_ours,
-    to_theirs,
-)
+from glassformer.nn import LayerNorm, RMSNorm
 from support.core import scramble
 from torch import nn
 from torch.testing import assert_close
@@ -46,14 +37,11 @@ def same_gradients(ours, theirs, *inputs):
         close(one, other)
 
 
-def make_block(norm_first, activation, *, cross=False):
-    return Block(
-        MultiHeadAttention(D, H),
-        FeedForward(D, F, activation=activation),
-        make_norm=partial(LayerNorm, D),
-        cross_attn=MultiHeadAttention(D, H) if cross else None,
-        norm_position="pre" if norm_first else "post",
-    )
+def stack_of(layer):
+    """One of their layers as a stack of one of our blocks."""
+    if isinstance(layer, nn.TransformerDecoderLayer):
+        return stack_from_torch(nn.TransformerDecoder(layer, 1))
+    return stack_from_torch(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False))
 
 
 def oracle(kind, norm_first, activation):
@@ -67,10 +55,7 @@ def oracle(kind, norm_first, activation):
 class TestAttention:
     def pair(self, training):
         theirs = scramble(nn.MultiheadAttention(D, H, batch_first=True).double()).train(training)
-        ours = MultiHeadAttention(D, H).double().train(training)
-        table = [(a.removeprefix("x."), b.removeprefix("x.")) for a, b in packed("x", "x")]
-        ours.load_state_dict(to_ours(theirs.state_dict(), table, 1))
-        return ours, theirs
+        return attention_from_torch(theirs), theirs
 
     @pytest.mark.parametrize("eager", [True, False])
     def test_self_attention(self, training, eager):
@@ -87,14 +72,20 @@ class TestAttention:
         ours, theirs = self.pair(training)
         x, _ = x_and_memory()
         token_mask = real(5, 3, width=T)
-        want, _ = theirs(x, x, x, attn_mask=~causal_mask(T), key_padding_mask=~token_mask)
+        want, _ = theirs(
+            x,
+            x,
+            x,
+            attn_mask=mask_to_torch(causal_mask(T)),
+            key_padding_mask=mask_to_torch(token_mask),
+        )
         close(ours(x, mask=padding_mask(token_mask), is_causal=True), want)
 
     def test_memory(self, training):
         ours, theirs = self.pair(training)
         x, memory = x_and_memory()
         token_mask = real(7, 2, width=S)
-        want, _ = theirs(x, memory, memory, key_padding_mask=~token_mask)
+        want, _ = theirs(x, memory, memory, key_padding_mask=mask_to_torch(token_mask))
         got = ours(x, memory=memory, mask=padding_mask(token_mask))
         close(got, want)
         same_gradients(got, want, x, memory)
@@ -105,22 +96,25 @@ class TestAttention:
 class TestLayers:
     def test_encoder_layer(self, norm_first, activation):
         theirs = oracle(nn.TransformerEncoderLayer, norm_first, activation)
-        ours = make_block(norm_first, activation).double()
-        ours.load_state_dict(to_ours(theirs.state_dict(), TORCH_ENCODER_LAYER, 1))
+        ours = stack_of(theirs)
         x, _ = x_and_memory()
         token_mask = real(5, 3, width=T)
-        want = theirs(x, src_key_padding_mask=~token_mask)
+        want = theirs(x, src_key_padding_mask=mask_to_torch(token_mask))
         got = ours(x, mask=padding_mask(token_mask))
         close(got, want)
         same_gradients(got, want, x)
 
     def test_decoder_layer(self, norm_first, activation):
         theirs = oracle(nn.TransformerDecoderLayer, norm_first, activation)
-        ours = make_block(norm_first, activation, cross=True).double()
-        ours.load_state_dict(to_ours(theirs.state_dict(), TORCH_DECODER_LAYER, 1))
+        ours = stack_of(theirs)
         x, memory = x_and_memory()
         token_mask = real(7, 2, width=S)
-        want = theirs(x, memory, tgt_mask=~causal_mask(T), memory_key_padding_mask=~token_mask)
+        want = theirs(
+            x,
+            memory,
+            tgt_mask=mask_to_torch(causal_mask(T)),
+            memory_key_padding_mask=mask_to_torch(token_mask),
+        )
         got = ours(x, is_causal=True, memory=memory, memory_mask=padding_mask(token_mask))
         close(got, want)
         same_gradients(got, want, x, memory)
@@ -136,32 +130,23 @@ def test_whole_transformer(mode, norm_first):
         D, H, 2, 2, F, 0.0, "relu", batch_first=True, norm_first=norm_first
     ).double()
     scramble(theirs).train(mode == "train")
-    ours = nn.ModuleDict(
-        {
-            side: Stack(
-                [make_block(norm_first, "relu", cross=side == "decoder") for _ in range(2)],
-                LayerNorm(D),  # theirs has a closing norm in both styles
-            )
-            for side in ("encoder", "decoder")
-        }
-    ).double()
-    ours.load_state_dict(to_ours(theirs.state_dict(), TORCH_TRANSFORMER, 2))
+    encoder, decoder = transformer_from_torch(theirs)
     x, memory = x_and_memory()
     source_mask, target_mask = real(6, 2, width=S), real(5, 3, width=T)
     with torch.set_grad_enabled(mode != "no_grad"):
-        encoded = theirs.encoder(memory, src_key_padding_mask=~source_mask)
-        got_encoded = ours["encoder"](memory, mask=padding_mask(source_mask))
+        encoded = theirs.encoder(memory, src_key_padding_mask=mask_to_torch(source_mask))
+        got_encoded = encoder(memory, mask=padding_mask(source_mask))
         width = encoded.shape[1]  # its fast path cuts off what is padding in every row
         seen = source_mask[:, :width]
         close(got_encoded[:, :width][seen], encoded[seen])
         want = theirs.decoder(
             x,
             got_encoded,
-            tgt_mask=~causal_mask(T),
-            tgt_key_padding_mask=~target_mask,
-            memory_key_padding_mask=~source_mask,
+            tgt_mask=mask_to_torch(causal_mask(T)),
+            tgt_key_padding_mask=mask_to_torch(target_mask),
+            memory_key_padding_mask=mask_to_torch(source_mask),
         )
-        got = ours["decoder"](
+        got = decoder(
             x,
             mask=padding_mask(target_mask),
             is_causal=True,
@@ -179,17 +164,3 @@ def test_norms(ours, theirs):
     x = torch.randn(B, T, D, dtype=torch.float64, requires_grad=True) * 3
     close(mine(x), theirs(x))
     same_gradients(mine(x), theirs(x), x)
-
-
-@pytest.mark.parametrize(
-    ("kind", "table"),
-    [
-        (nn.TransformerEncoderLayer, TORCH_ENCODER_LAYER),
-        (nn.TransformerDecoderLayer, TORCH_DECODER_LAYER),
-    ],
-)
-def test_tables_read_in_both_directions(kind, table):
-    weights = oracle(kind, True, "relu").state_dict()
-    back = to_theirs(to_ours(weights, table, 1), table, 1)
-    assert back.keys() == weights.keys()
-    assert all(torch.equal(back[key], weights[key]) for key in weights)

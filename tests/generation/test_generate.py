@@ -317,3 +317,29 @@ def test_a_text_may_fill_the_model_exactly():
     for use_cache in (True, False):
         result = generate(decoder(), [LONG], max_new_tokens=17, use_cache=use_cache)
         assert result.tokens.shape == (1, 17)
+
+
+def test_a_choice_sees_the_prompt_and_what_was_written_but_no_padding():
+    """Left padding before the short prompt, and what fills a row behind its end."""
+    seen = []
+
+    def watch(logits, text):
+        seen.append([row[real].tolist() for row, real in zip(*text, strict=True)])
+        return logits.argmax(-1)
+
+    model = Scripted([5, 3], [7, 8, 9], prompt=3)
+    generate(model, [[4], [1, 2, 6]], max_new_tokens=3, stop_ids=[3], choose=watch)
+    assert seen == [
+        [[4], [1, 2, 6]],
+        [[4, 5], [1, 2, 6, 7]],
+        [[4, 5, 3], [1, 2, 6, 7, 8]],
+    ]
+
+
+def test_a_repetition_penalty_breaks_a_loop():
+    model = Scripted([5])
+    assert generate(model, [[4, 4]], max_new_tokens=3).tokens.tolist() == [[5, 5, 5]]
+    harsh = sampler(repetition_penalty=1e3, temperature=0.0)
+    tokens = generate(model, [[4, 4]], max_new_tokens=6, choose=harsh).tokens[0].tolist()
+    assert tokens[0] == 5
+    assert len({*tokens, 4}) == 7, "neither the prompt nor a written token comes back"

@@ -6,12 +6,15 @@ import pytest
 import torch
 from glassformer.errors import GenerationError
 from glassformer.generation import (
+    Text,
     apply_temperature,
     greedy,
     keep_top_k,
     keep_top_p,
+    penalise_repetition,
     sample,
     sampler,
+    shaper,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,3 +155,53 @@ def test_half_precision_logits_are_computed_in_float32(dtype):
     for result in (apply_temperature(logits, 0.7), keep_top_k(logits, 2), keep_top_p(logits, 0.9)):
         assert result.dtype == torch.float32
     assert sample(logits).dtype == torch.int64
+
+
+def text(*rows: list[int], mask: list[list[int]] | None = None) -> Text:
+    tokens = torch.tensor(rows)
+    real = torch.ones_like(tokens) if mask is None else torch.tensor(mask)
+    return Text(tokens, real.bool())
+
+
+def test_the_penalty_divides_positive_and_multiplies_negative_logits():
+    logits = torch.tensor([[2.0, -3.0, 0.0, 4.0, -1.0], [2.0, -3.0, 0.0, 4.0, -1.0]])
+    result = penalise_repetition(logits, text([0, 1, 1, 1], [2, 4, 4, 2]), 2.0)
+    assert result.tolist() == [[1.0, -6.0, 0.0, 4.0, -1.0], [2.0, -3.0, 0.0, 4.0, -2.0]]
+    assert torch.equal(penalise_repetition(logits, text([0, 1], [2, 3]), 1.0), logits)
+
+
+def test_padding_is_never_penalised():
+    """Nor is a real token with the id of the padding spared."""
+    logits = torch.tensor([[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
+    seen = text([0, 0, 1], [0, 0, 1], mask=[[0, 0, 1], [0, 1, 1]])
+    assert penalise_repetition(logits, seen, 2.0).tolist() == [[2, 1, 2], [1, 1, 2]]
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.2, math.inf, math.nan])
+def test_a_penalty_out_of_range_is_refused_when_the_sampler_is_built(penalty):
+    for build in (sampler, shaper):
+        with pytest.raises(GenerationError, match=f"repetition_penalty={penalty} must be"):
+            build(repetition_penalty=penalty)
+
+
+def test_a_penalty_needs_the_text():
+    with pytest.raises(GenerationError, match="needs the text so far"):
+        sampler(repetition_penalty=1.2)(LOGITS)
+
+
+def test_the_penalty_comes_before_the_temperature():
+    logits, seen = torch.tensor([[3.0, 2.0, -1.0]]), text([0, 2])
+    shaped = shaper(repetition_penalty=2.0, temperature=0.5)(logits, seen)
+    expected = torch.tensor([[1.5, 2.0, -2.0]]) / 0.5
+    torch.testing.assert_close(shaped.softmax(-1), expected.softmax(-1))
+    assert sampler(repetition_penalty=2.0, temperature=0.0)(logits, seen).item() == 1
+
+
+@given(st.integers(0, 2**16), st.floats(0.125, 8), st.sampled_from([1, 3, 11]), st.floats(0.1, 1))
+def test_a_sampler_draws_from_what_its_shaper_leaves(seed, temperature, k, p):
+    torch.manual_seed(seed)
+    logits, seen = torch.randn(1, 11), text([seed % 11, 3])
+    options = {"temperature": temperature, "top_k": k, "top_p": p, "repetition_penalty": 1.5}
+    generator = torch.Generator().manual_seed(seed)
+    expected = sample(shaper(**options)(logits, seen), generator)
+    assert torch.equal(sampler(**options, seed=seed)(logits, seen), expected)

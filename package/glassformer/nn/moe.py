@@ -191,9 +191,10 @@ class MixtureOfExperts(nn.Module):
         starts = F.pad(ends[:-1], (1, 0))
         n_places = sum(sizes)  # behind them lies one more, for all who found their expert full
         seat = torch.where(routing.kept, starts[routing.chosen] + place, n_places)  # (N, k)
-        guests = tokens.repeat_interleave(seat.shape[1], dim=0)
-        seated = tokens.new_zeros(n_places + 1, tokens.shape[1])
-        seated = seated.index_copy(0, seat.flatten(), guests)[:n_places]
+        visitor = torch.arange(len(tokens), device=tokens.device).repeat_interleave(seat.shape[1])
+        guest = visitor.new_full((n_places + 1,), len(tokens))  # an empty place has row N, of zeros
+        guest = guest.index_copy(0, seat.flatten(), visitor)[:n_places]
+        seated = F.pad(tokens, (0, 0, 0, 1))[guest]
         parts = seated.split(sizes)
         results = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
         nothing = results[0].new_zeros(1, tokens.shape[1])

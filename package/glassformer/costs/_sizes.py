@@ -1,0 +1,49 @@
+"""Sizes that several costs are made of. Book: assembling"""
+
+import math
+
+from glassformer.config import EncoderDecoderConfig, TransformerConfig
+from glassformer.errors import ConfigError
+
+
+def q_width(config: TransformerConfig) -> int:
+    """Width of all queries of a token. Book: assembling"""
+    return config.n_heads * config.d_head
+
+
+def kv_width(config: TransformerConfig) -> int:
+    """Width of all keys, or of all values, of a token. Book: assembling"""
+    return config.kv_heads * config.d_head
+
+
+def is_gated(config: TransformerConfig) -> bool:
+    """Whether the feed-forward network has a third matrix. Book: feed_forward"""
+    return config.activation in ("swiglu", "geglu")
+
+
+def expert_rows(config: TransformerConfig, n_tokens: int) -> int:
+    """Rows that the feed-forward networks of a layer compute for ``n_tokens`` tokens.
+
+    Experts with a capacity compute all their places, taken or not.
+
+    Book: feed_forward
+    """
+    if config.n_experts is None:
+        return n_tokens
+    visits = n_tokens * config.experts_per_token
+    if config.expert_capacity is None:
+        return visits
+    return config.n_experts * math.ceil(config.expert_capacity * visits / config.n_experts)
+
+
+def source_of(config: TransformerConfig, source_length: int | None) -> int:
+    """Length of the source, 0 for models without one; refuses one too many or too few.
+
+    Book: cross_attention
+    """
+    if isinstance(config, EncoderDecoderConfig) == (source_length is None):
+        rule = "reads a source: give its length" if source_length is None else "reads no source"
+        raise ConfigError(
+            f"source_length={source_length} does not fit: a model of kind {config.kind!r} {rule}"
+        )
+    return source_length or 0

@@ -7,6 +7,8 @@ A config names sizes and choices; it builds nothing and imports nothing but the 
 
 import dataclasses
 import difflib
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
@@ -31,6 +33,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"]
 NormKind = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "relative", "none"]
+Removed = tuple[tuple[str, tuple[int, ...]], ...]  # pairs, as a dict could not be hashed
 
 C = TypeVar("C", bound="TransformerConfig")  # not Self: shape checkers cannot follow it
 
@@ -103,6 +106,12 @@ class TransformerConfig:
         layer_drop: probability that training skips a whole layer (Fan et al. 2020).
         pad_id: the id of padding, whose embedding row stays zero; ``None`` for no such id.
         tie_embeddings: whether the output head uses the embedding matrix (Press & Wolf 2017).
+        pruned_heads: what :func:`glassformer.pruning.prune_heads` removed: pairs of the name of an
+            attention and its query heads that are gone. Heads keep the numbers that they had
+            before any pruning, and ``n_heads``, ``n_kv_heads`` and ``d_head`` stay as they were.
+        dropped_layers: what :func:`glassformer.pruning.drop_layers` removed: pairs of ``encoder``
+            or ``decoder`` and the blocks that are gone, by the numbers that they had before any
+            pruning. ``n_layers`` counts those that are left.
 
     Raises:
         ConfigError: a size, choice or combination that cannot work.
@@ -137,6 +146,8 @@ class TransformerConfig:
     layer_drop: float = 0.0
     pad_id: int | None = None
     tie_embeddings: bool = True
+    pruned_heads: Removed = ()
+    dropped_layers: Removed = ()
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -169,6 +180,9 @@ class TransformerConfig:
             )
         _check_relative(self)
         _check_experts(self)
+        for name in ("pruned_heads", "dropped_layers"):
+            object.__setattr__(self, name, _as_removed(name, getattr(self, name)))
+        _check_pruning(self)
 
     @property
     def d_head(self) -> int:
@@ -184,6 +198,19 @@ class TransformerConfig:
     def ff_size(self) -> int:
         """Width of the feed-forward layer once ``d_ff=None`` is resolved."""
         return 4 * self.d_model if self.d_ff is None else self.d_ff
+
+    @property
+    def stacks(self) -> dict[str, int]:
+        """Name of each stack of the model -> number of its blocks."""
+        return {self.kind: self.n_layers}
+
+    def kept_heads(self, attention: str) -> tuple[int, ...]:
+        """The query heads that an attention still has, such as ``decoder.blocks.0.self_attn``.
+
+        They are named by the numbers that they had before any pruning.
+        """
+        removed = dict(self.pruned_heads).get(attention, ())
+        return kept_heads(self.n_heads, self.kv_heads, removed)
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON-ready data, with ``kind`` naming its class."""
@@ -268,6 +295,11 @@ class EncoderDecoderConfig(TransformerConfig):
     def encoder_layers(self) -> int:
         """Blocks of the encoder once ``n_encoder_layers=None`` is resolved."""
         return self.n_layers if self.n_encoder_layers is None else self.n_encoder_layers
+
+    @property
+    def stacks(self) -> dict[str, int]:
+        """Name of each stack of the model -> number of its blocks."""
+        return {"encoder": self.encoder_layers, "decoder": self.n_layers}
 
 
 def config_from_dict(data: dict[str, Any]) -> TransformerConfig:
@@ -391,6 +423,70 @@ def check_heads(d_model: int, n_heads: int, n_kv_heads: int, head_size: int | No
         raise ConfigError(
             f"n_kv_heads={n_kv_heads} must divide n_heads={n_heads}; it may be {fits}"
         )
+
+
+def kept_heads(n_heads: int, n_kv_heads: int, removed: Collection[int]) -> tuple[int, ...]:
+    """The query heads that stay, where every key/value head that stays serves equally many.
+
+    A key/value head without any query head left goes with them.
+    """
+    unknown = [head for head in removed if not 0 <= head < n_heads]
+    if unknown:
+        raise ConfigError(
+            f"there is no head {unknown[0]} among {n_heads}; give numbers from 0 to {n_heads - 1}"
+        )
+    kept = tuple(head for head in range(n_heads) if head not in removed)
+    group = n_heads // n_kv_heads
+    served = Counter(head // group for head in kept)
+    if len(set(served.values())) > 1:
+        raise ConfigError(
+            f"without heads {', '.join(map(str, sorted(removed)))} the key/value heads would serve "
+            f"{', '.join(str(served[i]) for i in range(n_kv_heads))} query heads; remove the same "
+            f"number from each group of {group}, or whole groups"
+        )
+    return kept
+
+
+def _as_removed(name: str, value: Any) -> Removed:
+    """Sorted pairs of tuples, whatever JSON made of them."""
+    try:
+        pairs = sorted((str(part), tuple(sorted(gone))) for part, gone in value)
+        numbers = [number for _, gone in pairs for number in gone]
+        fits = all(type(number) is int and number >= 0 for number in numbers)
+        if not fits or any(len(set(gone)) != len(gone) for _, gone in pairs):
+            raise TypeError("numbers from 0, each of them once")
+        if len(dict(pairs)) != len(pairs):
+            raise TypeError("every name once")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name}={value!r} must be pairs of a name and the numbers of what is gone, such as "
+            f"(('decoder', (0, 2)),): {error}"
+        ) from error
+    return tuple(pair for pair in pairs if pair[1])
+
+
+def _check_pruning(config: TransformerConfig) -> None:
+    for stack, gone in config.dropped_layers:
+        whole = config.stacks.get(stack, 0) + len(gone)
+        if stack not in config.stacks or gone[-1] >= whole:
+            raise ConfigError(
+                f"dropped_layers names blocks {', '.join(map(str, gone))} of {stack!r}; the stacks "
+                f"are {', '.join(config.stacks)}, and this one would have had {whole} blocks"
+            )
+    attentions = {
+        f"{stack}.blocks.{i}.{attention}"
+        for stack, n_layers in config.stacks.items()
+        for i in range(n_layers)
+        for attention in ("self_attn", "cross_attn")
+        if attention == "self_attn" or (stack == "decoder" and len(config.stacks) > 1)
+    }
+    for name, gone in config.pruned_heads:
+        if name not in attentions:
+            raise ConfigError(
+                f"pruned_heads names {name!r}, which is no attention of this model; "
+                f"{_suggest(name, sorted(attentions))}"
+            )
+        kept_heads(config.n_heads, config.kv_heads, gone)
 
 
 def _suggest(given: str, known: list[str]) -> str:

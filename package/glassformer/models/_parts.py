@@ -116,12 +116,19 @@ def make_stack(
         )
         for _ in range(n_layers)
     ]
-    return Stack(
+    stack = Stack(
         blocks,
         make_norm(config) if config.norm_position == "pre" else None,
         relative=make_relative(config, causal=causal),
         layer_drop=config.layer_drop,
     )
+    own = "decoder." if causal else "encoder."
+    for name, removed in config.pruned_heads:
+        if name.startswith(own):
+            part = stack.get_submodule(name.removeprefix(own))
+            if isinstance(part, MultiHeadAttention):
+                part.remove_heads(removed)
+    return stack
 
 
 def make_rotary(config: TransformerConfig) -> Rotary | None:

@@ -3,13 +3,14 @@
 Book: multi_head
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.config import check_heads
+from glassformer.config import check_heads, kept_heads
+from glassformer.errors import ConfigError
 from glassformer.functional.attention import attend, attention_weights, weighted_values
 from glassformer.functional.positions import apply_rotary
 from glassformer.kv_cache import CrossLayerCache, LayerCache
@@ -66,6 +67,8 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.n_heads = n_heads
         self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        self.heads = tuple(range(n_heads))  # after pruning: those left, by the numbers they had
+        self.whole = (self.n_heads, self.n_kv_heads)
         check_heads(d_model, n_heads, self.n_kv_heads, d_head)
         d_head = d_model // n_heads if d_head is None else d_head
         qkv_bias = bias if qkv_bias is None else qkv_bias
@@ -112,6 +115,8 @@ class MultiHeadAttention(nn.Module):
             kernel: computes the attention of the heads, with the arguments of
                 :func:`glassformer.functional.attend`; not used where ``eager`` is on.
         """
+        if not self.heads:  # pruned altogether: what is left is the bias of the output
+            return self.o_proj(x[..., :0])
         q = split_heads(self.q_proj(x), self.n_heads)
         if cross_cache is not None:
             k, v = cross_cache.fetch(self.project_kv, memory)
@@ -123,6 +128,8 @@ class MultiHeadAttention(nn.Module):
                 q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
             if cache is not None:
                 k, v = cache.update(k, v)
+        if bias is not None and bias.ndim == 4 and bias.shape[1] > len(self.heads):
+            bias = bias[:, list(self.heads)]  # it was made for the heads from before pruning
         context = self._attend(q, k, v, mask, bias, is_causal, kernel)
         return self.o_proj(merge_heads(context))
 
@@ -143,6 +150,55 @@ class MultiHeadAttention(nn.Module):
         weights = self.weights_tap(weights)
         return weighted_values(F.dropout(weights, dropout), v)
 
+    def remove_heads(self, heads: Collection[int]) -> None:
+        """Shrink the projections for good, so that these query heads are gone.
+
+        Heads keep the numbers that they had before any pruning. A key/value head goes with the
+        last query head that it served; those that stay must serve equally many. All heads may go:
+        the output is then the bias of ``o_proj``.
+
+        Raises:
+            ConfigError: a head that is not there, or is gone already, or groups that would differ.
+
+        Source: Michel et al. 2019, section 3. Book: pruning
+        """
+        gone = sorted(set(heads) & set(range(self.whole[0])) - set(self.heads))
+        if gone:
+            raise ConfigError(
+                f"head {gone[0]} is gone already; heads keep the numbers that they had before "
+                f"any pruning, and here are {', '.join(map(str, self.heads)) or 'none'}"
+            )
+        kept = kept_heads(*self.whole, {*range(self.whole[0])} - {*self.heads} | {*heads})
+        if kept == self.heads:
+            return
+        group = self.whole[0] // self.whole[1]
+        served, serving = (sorted({head // group for head in hs}) for hs in (self.heads, kept))
+        d_head = self.q_proj.out_features // self.n_heads
+        queries = [self.heads.index(head) for head in kept]
+        keys = [served.index(head) for head in serving]
+        _keep_rows(self.q_proj, queries, d_head)
+        _keep_rows(self.k_proj, keys, d_head)
+        _keep_rows(self.v_proj, keys, d_head)
+        columns = self.o_proj.weight.detach().unflatten(1, (-1, d_head))[:, queries]
+        self.o_proj.weight = _like(self.o_proj.weight, columns.flatten(1))
+        self.o_proj.in_features = len(queries) * d_head
+        self.heads, self.n_heads, self.n_kv_heads = kept, len(kept), len(serving)
+
     def extra_repr(self) -> str:
         """What ``print(module)`` shows."""
         return f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, dropout={self.dropout}"
+
+
+def _keep_rows(linear: nn.Linear, blocks: Sequence[int], size: int) -> None:
+    """Keep some blocks of ``size`` outputs of a layer."""
+    for name in ("weight", "bias"):
+        parameter = getattr(linear, name)
+        if parameter is not None:
+            rows = parameter.detach().unflatten(0, (-1, size))[blocks].flatten(0, 1)
+            setattr(linear, name, _like(parameter, rows))
+    linear.out_features = len(blocks) * size
+
+
+def _like(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
+    learns = parameter.requires_grad and values.numel() > 0  # what is empty gets no gradient
+    return nn.Parameter(values.clone(), requires_grad=learns)

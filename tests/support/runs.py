@@ -3,15 +3,37 @@
 import hashlib
 
 import torch
-from glassformer import Decoder
-from glassformer.data import shuffled_batches, windows
-from glassformer.training import Batch, Trainer, TrainSettings, WindowBatches
-from support.core import decoder_config
+from glassformer import Decoder, EncoderDecoder
+from glassformer.data import PairExamples, shuffled_batches, windows
+from glassformer.training import Batch, PairBatches, Trainer, TrainSettings, WindowBatches
+from support.core import decoder_config, translator_config
 
 
 def tiny_decoder(seed=0, **changes):
     torch.manual_seed(seed)
     return Decoder(decoder_config(**changes))
+
+
+def tiny_translator(seed=0, **changes):
+    torch.manual_seed(seed)
+    return EncoderDecoder(translator_config(**{"pad_id": 0, "n_layers": 1, **changes}))
+
+
+def reversals(n=37, seed=3, longest=6):
+    """Pairs of a sequence and its reversal, both with eos (3) at the end; ids 4 to 28."""
+    generator = torch.Generator().manual_seed(seed)
+    sources, targets = [], []
+    for _ in range(n):
+        length = int(torch.randint(1, longest + 1, (), generator=generator))
+        ids = torch.randint(4, 29, (length,), generator=generator).tolist()
+        sources.append([*ids, 3])
+        targets.append([*ids[::-1], 3])
+    return PairExamples(sources, targets)
+
+
+def pair_data(n=37, seed=5, max_tokens=53, examples=None):
+    examples = reversals(n) if examples is None else examples
+    return PairBatches(examples, max_tokens, pad_id=0, bos_id=2, seed=seed)
 
 
 def token_ids(n=211, seed=3):

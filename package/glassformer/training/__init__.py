@@ -3,9 +3,11 @@
 Book: training
 """
 
-from glassformer.training.batches import Batch, TrainingData, WindowBatches
+from glassformer.training.averaging import WeightAverage, mean_weights
+from glassformer.training.batches import Batch, PairBatches, TrainingData, WindowBatches
 from glassformer.training.best import BestModel
 from glassformer.training.checkpoint import (
+    average_checkpoints,
     load_checkpoint,
     load_model,
     load_tokenizer,
@@ -20,11 +22,19 @@ from glassformer.training.optimizer import make_optimizer
 from glassformer.training.packing import kernel_for
 from glassformer.training.recipe import Recipe
 from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
-from glassformer.training.step import StepResult, autocast, batch_loss, make_scaler, train_step
+from glassformer.training.step import (
+    StepResult,
+    autocast,
+    batch_loss,
+    make_scaler,
+    total_loss,
+    train_step,
+)
 
 __all__ = [
     "Batch",
     "BestModel",
+    "PairBatches",
     "Recipe",
     "StepReport",
     "StepResult",
@@ -32,8 +42,10 @@ __all__ = [
     "TrainSettings",
     "Trainer",
     "TrainingData",
+    "WeightAverage",
     "WindowBatches",
     "autocast",
+    "average_checkpoints",
     "batch_loss",
     "chunked_token_loss",
     "counted",
@@ -44,10 +56,12 @@ __all__ = [
     "load_weights",
     "make_optimizer",
     "make_scaler",
+    "mean_weights",
     "read_record",
     "save_checkpoint",
     "save_model",
     "token_loss",
+    "total_loss",
     "train_step",
     "warmup_constant",
     "warmup_cosine",

@@ -6,9 +6,9 @@ of every weight.
 Book: training
 """
 
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["plain_name", "unwrap"]
+__all__ = ["copied_weights", "plain_name", "unwrap"]
 
 _WRAPPERS = ("module", "_orig_mod")
 
@@ -31,3 +31,12 @@ def plain_name(name: str) -> str:
     Book: training
     """
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def copied_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of all weights and buffers, under their plain names.
+
+    Book: training
+    """
+    state = unwrap(model).state_dict()
+    return {plain_name(name): value.detach().clone() for name, value in state.items()}

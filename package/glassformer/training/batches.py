@@ -12,9 +12,15 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from glassformer.data import Windows, shuffled_batches
+from glassformer.data import (
+    PairExamples,
+    TokenBudgetBatches,
+    Windows,
+    collate_pairs,
+    shuffled_batches,
+)
 
-__all__ = ["Batch", "TrainingData", "WindowBatches"]
+__all__ = ["Batch", "PairBatches", "TrainingData", "WindowBatches"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,3 +110,51 @@ class WindowBatches:
     def load(self, indices: Sequence[int]) -> Batch:
         """Inputs and targets of some windows."""
         return Batch(*self.windows.batch(indices))
+
+
+class PairBatches:
+    """Pairs of source and target, of similar length together, shuffled anew in every epoch.
+
+    The encoder reads the ids of the source and eos. The decoder reads bos and the ids of the
+    target, and is asked for the same ids and eos.
+
+    Args:
+        examples: pairs of ids.
+        max_tokens: of a micro-batch, both sides and their padding; a longer pair is one alone.
+        pad_id: fills the rows.
+        bos_id: begins what the decoder reads.
+        seed: decides the order together with the number of the epoch.
+
+    Raises:
+        DataError: no pairs, an empty side, or ``max_tokens`` below 1.
+
+    Book: training
+    """
+
+    def __init__(
+        self, examples: PairExamples, max_tokens: int, *, pad_id: int, bos_id: int, seed: int = 0
+    ) -> None:
+        self.examples = examples
+        self.pad_id = pad_id
+        self.bos_id = bos_id
+        self._budget = TokenBudgetBatches(examples.lengths, max_tokens, seed=seed)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all pairs, and the numbers that decide how they are batched and shuffled."""
+        sides = (self.examples.sources, self.examples.targets)
+        pairs = hashlib.sha256(repr(sides).encode()).hexdigest()[:16]
+        budget = f"max_tokens {self._budget.max_tokens}, seed {self._budget.seed}"
+        return f"pairs {pairs}, {len(self.examples)} of them, bos {self.bos_id}, {budget}"
+
+    def epoch(self, epoch: int) -> list[list[int]]:
+        """The micro-batches of an epoch: every pair once."""
+        return self._budget.epoch(epoch)
+
+    def load(self, indices: Sequence[int]) -> Batch:
+        """Both sides of some pairs, padded on the right."""
+        pairs = [self.examples[index] for index in indices]
+        batch = collate_pairs(pairs, pad_id=self.pad_id, bos_id=self.bos_id)
+        return Batch(
+            batch.inputs, batch.targets, batch.target_mask, batch.source, batch.source_mask
+        )

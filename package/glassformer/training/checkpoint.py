@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from glassformer.errors import CheckpointError, ConfigError, TokenizerError
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
 from glassformer.training._folder import existing_folder, replace_folder
 from glassformer.training._wrappers import plain_name, unwrap
+from glassformer.training.averaging import mean_weights
 from glassformer.training.loop import Trainer
 
 __all__ = [
+    "average_checkpoints",
     "load_checkpoint",
     "load_model",
     "load_tokenizer",
@@ -130,6 +133,23 @@ def load_model(
         model = build_model(config)
     load_weights(model, tensors)
     return model.to(device).eval()
+
+
+def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, Tensor]:
+    """The mean of the weights saved in several folders, for :func:`load_weights`.
+
+    Raises:
+        CheckpointError: no folders, damaged ones, or models of different configs.
+
+    Source: Vaswani et al. 2017, section 6.1. Book: training
+    """
+    models = [load_model(folder) for folder in folders]
+    if any(model.config != models[0].config for model in models):
+        raise CheckpointError(
+            f"the models in {', '.join(map(str, folders))} have different configs; average "
+            "checkpoints of one run"
+        )
+    return mean_weights([model.state_dict() for model in models])
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:

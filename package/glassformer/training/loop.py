@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from glassformer.errors import CheckpointError, ConfigError, GlassformerError
 from glassformer.nn import Stack
 from glassformer.training._wrappers import unwrap
+from glassformer.training.averaging import WeightAverage
 from glassformer.training.batches import Batch, TrainingData
 from glassformer.training.best import BestModel
 from glassformer.training.optimizer import make_optimizer
@@ -47,6 +48,10 @@ class TrainSettings:
         precision: of the matrix products.
         checkpoint_blocks: recompute activations in the backward pass, to save memory.
         eval_every: steps between dev losses, the last step always included; ``None`` for none.
+        average: what is evaluated, and kept as the best, is the mean of the weights at the last
+            ``average`` evaluations (:class:`WeightAverage`); 1 for the current weights.
+        patience: evaluations in a row without a new best after which the run ends; ``None`` for
+            all steps. A dev loss of NaN is never the best, and counts as one without.
 
     Raises:
         ConfigError: a value that makes no sense.
@@ -65,12 +70,19 @@ class TrainSettings:
     precision: Precision = "float32"
     checkpoint_blocks: bool = False
     eval_every: int | None = None
+    average: int = 1
+    patience: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("warmup", 0), ("accumulate", 1), ("eval_every", 1)):
-            value = getattr(self, name)
+        for name in ("steps", "warmup", "accumulate", "eval_every", "average", "patience"):
+            value, least = getattr(self, name), int(name != "warmup")
             if value is not None and value < least:
                 raise ConfigError(f"{name}={value} must be at least {least}")
+        if self.eval_every is None and (self.average > 1 or self.patience is not None):
+            raise ConfigError(
+                f"average={self.average} and patience={self.patience} go by evaluations; give "
+                "eval_every, the steps between them"
+            )
         for name in ("lr", "weight_decay"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}={getattr(self, name)} must be finite and not negative")
@@ -157,12 +169,13 @@ class Trainer:
         self.step = 0
         self.history: list[StepReport] = []
         self.best = BestModel()
+        self.average = WeightAverage(settings.average)
         self._dev_loss = dev_loss
         self._place = (0, 0)  # epoch, micro-batches done in it
         self._order: tuple[int, list[list[int]]] | None = None  # of one epoch, read once
 
     def run(self, until: int | None = None) -> Iterator[StepReport]:
-        """Train up to step ``until`` (or to the end), and report after every step.
+        """Train up to step ``until`` (or until :attr:`done`), and report after every step.
 
         Each report finds the trainer in a state that is complete: save it, sample from the model,
         or stop for good; a later :meth:`run` goes on from there.
@@ -172,8 +185,15 @@ class Trainer:
         """
         self.model.train()
         until = self.settings.steps if until is None else until
-        while self.step < until:
+        while self.step < until and not self.done:
             yield self._advance()
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended: at its last step, or out of patience."""
+        patience = self.settings.patience
+        stopped = patience is not None and self.best.stale >= patience
+        return stopped or self.step >= self.settings.steps
 
     def _advance(self) -> StepReport:
         started = time.perf_counter()
@@ -226,21 +246,30 @@ class Trainer:
     def evaluate(self) -> float:
         """The dev loss now; if it is the lowest so far, :attr:`best` copies the weights.
 
+        With ``average`` above 1, both are of the mean weights. The model itself is unchanged.
+
         Raises:
             ConfigError: the trainer has no ``dev_loss``.
         """
         if self._dev_loss is None:
             raise ConfigError("this trainer has no dev_loss; give it one when it is made")
-        loss = float(self._dev_loss(self.model))
+        if self.settings.average == 1:
+            return self._measure(self._dev_loss)
+        self.average.add(self.model, self.step)
+        with self.average.applied(self.model):
+            return self._measure(self._dev_loss)
+
+    def _measure(self, dev_loss: Callable[[nn.Module], float]) -> float:
+        loss = float(dev_loss(self.model))
         self.best.update(loss, self.model, self.step)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """All that a fresh trainer needs to go on as if nothing had happened.
 
-        Weights, optimiser, loss scale, place in the data, torch's random numbers, best weights
-        and history, as tensors and plain data. The tensors are the live ones: save or copy them
-        before the next step.
+        Weights, optimiser, loss scale, place in the data, torch's random numbers, best and recent
+        weights and history, as tensors and plain data. The tensors are the live ones: save or copy
+        them before the next step.
         """
         return {
             **self._identity(),
@@ -251,6 +280,7 @@ class Trainer:
             "scaler": self.scaler.state_dict(),
             "random": _random_state(self.device),
             "best": self.best.state_dict(),
+            "average": self.average.state_dict(),
             "history": _pack(self.history),
         }
 
@@ -272,6 +302,7 @@ class Trainer:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
+        self.average.load_state_dict(state["average"])
         self.step = state["step"]
         self._place = (state["place"][0], state["place"][1])
         self.history = _unpack(state["history"])

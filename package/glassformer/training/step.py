@@ -6,20 +6,29 @@ Book: training
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
 from glassformer.errors import ConfigError, GlassformerError
+from glassformer.evaluation import device_of, evaluating
 from glassformer.models import Decoder, EncoderDecoder
 from glassformer.training._wrappers import unwrap
-from glassformer.training.batches import Batch
+from glassformer.training.batches import Batch, TrainingData
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
 from glassformer.training.packing import Packing, packable, packed_decoder, packed_translator
 
-__all__ = ["Precision", "StepResult", "autocast", "batch_loss", "make_scaler", "train_step"]
+__all__ = [
+    "Precision",
+    "StepResult",
+    "autocast",
+    "batch_loss",
+    "make_scaler",
+    "total_loss",
+    "train_step",
+]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -124,22 +133,40 @@ def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) 
     )
 
 
+def total_loss(model: nn.Module, data: TrainingData) -> TokenLoss:
+    """The loss over every example of ``data``, once, in evaluation mode and without gradients.
+
+    Sums over all tokens, so that no batch weighs more than its tokens; ``mean_nll`` is the figure
+    to compare, and parts of the data add up.
+
+    Book: training
+    """
+    device = device_of(model)
+    nll, n_tokens = 0.0, 0
+    with evaluating(model):
+        for indices in data.epoch(0):
+            loss = batch_loss(model, data.load(indices).to(device))
+            nll += float(loss.nll)
+            n_tokens += loss.n_tokens
+    return TokenLoss(torch.tensor(nll), torch.tensor(nll), n_tokens)
+
+
 def _packed_loss(
     model: Decoder | EncoderDecoder, batch: Batch, label_smoothing: float
 ) -> TokenLoss:
     counts = counted(batch.targets, batch.target_mask, model.config.pad_id)
     targets = Packing(_needed(counts))
-    rows: Packing | None
     if isinstance(model, Decoder):
         rows = None if targets.full else targets
         hidden = packed_decoder(model, batch.inputs, rows)
     else:
-        real = torch.ones_like(batch.source, dtype=torch.bool)
+        source = cast(Tensor, batch.source)
+        real = torch.ones_like(source, dtype=torch.bool)
         sources = Packing(real if batch.source_mask is None else batch.source_mask)
         rows = None if targets.full and sources.full else targets
         hidden = packed_translator(
             model,
-            batch.source,
+            source,
             batch.inputs,
             source_mask=batch.source_mask,
             packings=None if rows is None else (sources, rows),

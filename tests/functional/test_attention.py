@@ -91,16 +91,16 @@ class TestNumbers:
         q, k, v = qkv()
         assert_close(path(q, k, v), path(q, k, v, scale=E**-0.5), atol=0, rtol=0)
 
-    def test_group_heads_are_neighbours(self, path):
-        """E12: four query heads use key heads 0, 0, 1, 1."""
+    def test_E12_group_heads_are_neighbours(self, path):
+        """Four query heads use key heads 0, 0, 1, 1."""
         q, k, v = qkv(4, 2)
         order = torch.tensor([0, 0, 1, 1])
         assert_close(path(q, k, v), path(q, k[:, order], v[:, order]), atol=1e-12, rtol=0)
         tiled = torch.tensor([0, 1, 0, 1])
         assert not torch.allclose(path(q, k, v), path(q, k[:, tiled], v[:, tiled]))
 
-    def test_large_scores_do_not_overflow(self, path):
-        """P03: textbook softmax without subtracting the largest score is NaN here."""
+    def test_P03_large_scores_do_not_overflow(self, path):
+        """Textbook softmax without subtracting the largest score is NaN here."""
         k = torch.tensor([151.3, 0.0, -5.0]).view(1, 1, 3, 1)
         q, v = torch.ones(1, 1, 1, 1), torch.eye(3).view(1, 1, 3, 3)
         want = torch.tensor([151.3, 0.0, -5.0]).softmax(-1)
@@ -140,8 +140,8 @@ class TestNumbers:
 
 @PATHS
 class TestMasks:
-    def test_true_means_may_attend(self, path):
-        """M06: with a causal mask row 0 is value 0 and the last row depends on every value."""
+    def test_M06_true_means_may_attend(self, path):
+        """With a causal mask row 0 is value 0 and the last row depends on every value."""
         q, k, v = qkv(H, H, 3, 3)
         mask = as_mask("1..", "11.", "111")
 
@@ -155,8 +155,8 @@ class TestMasks:
         with pytest.raises(AssertionError):
             check(~mask)
 
-    def test_agrees_with_both_apis_of_pytorch(self, path):
-        """M06: the fused kernel means the same by True, nn.MultiheadAttention the opposite."""
+    def test_M06_agrees_with_both_apis_of_pytorch(self, path):
+        """The fused kernel means the same by True, nn.MultiheadAttention the opposite."""
         q, k, v = qkv(1, 1, 3, 3)
         mask = as_mask("1..", "11.", "111")
         assert_close(
@@ -180,8 +180,8 @@ class TestMasks:
         assert_close(path(q, k, v, mask=mask), want, atol=1e-10, rtol=0)
 
     @DTYPES
-    def test_blind_row_gives_zeros_and_finite_gradients(self, path, dtype):
-        """M01, P01: not NaN, and not the average that a fill with a finite minimum gives."""
+    def test_M01_blind_row_gives_zeros_and_finite_gradients(self, path, dtype):
+        """Not NaN, and not the average that a fill with a finite minimum gives."""
         q, k, v = qkv(k_len=T, dtype=dtype)
         mask = torch.rand(B, 1, T, T) < 0.7
         mask[..., 0] = True
@@ -211,8 +211,8 @@ class TestMasks:
         assert torch.equal(out[1, :, 2], torch.zeros(H, E))
         assert all(grad.isfinite().all() for grad in grads(out, q, k, v, bias))
 
-    def test_mask_and_causal_flag_are_anded(self, path):
-        """M09: one backend merges the two, another raises; here they are one mask."""
+    def test_M09_mask_and_causal_flag_are_anded(self, path):
+        """One backend merges the two, another raises; here they are one mask."""
         q, k, v = qkv(q_len=4, k_len=4)
         padding = padding_mask(torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]).bool())
         got = path(q, k, v, mask=padding, is_causal=True)
@@ -220,21 +220,20 @@ class TestMasks:
         assert_close(got, path(q, k, v, mask=merged), atol=0, rtol=0)
         assert_close(got, in_loops(q, k, v, visible=merged.expand(B, H, 4, 4)))
 
-    def test_one_query_sees_the_whole_cache(self, path):
-        """M10: aligned at the top left, a lone query would see the first key only."""
+    def test_M10_one_query_sees_the_whole_cache(self, path):
+        """Aligned at the top left, a lone query would see the first key only."""
         q, k, v = qkv(q_len=1, k_len=5)
         got = path(q, k, v, is_causal=True)
         assert_close(got, path(q, k, v))
         assert not torch.allclose(got[:, ::2], v[:, :, :1])
 
-    def test_causal_is_aligned_at_the_bottom_right(self, path):
-        """M11."""
+    def test_M11_causal_is_aligned_at_the_bottom_right(self, path):
         q, k, v = qkv(q_len=2, k_len=4)
         want = path(q, k, v, mask=as_mask("111.", "1111"))
         assert_close(path(q, k, v, is_causal=True), want)
 
-    def test_more_queries_than_keys(self, path):
-        """M12: the first queries stand before every key, so they get zeros."""
+    def test_M12_more_queries_than_keys(self, path):
+        """The first queries stand before every key, so they get zeros."""
         q, k, v = qkv(q_len=5, k_len=2)
         got = path(q, k, v, is_causal=True)
         assert torch.equal(got[:, :, :3], torch.zeros(B, H, 3, E, dtype=q.dtype))
@@ -242,8 +241,8 @@ class TestMasks:
         assert_close(got, path(q, k, v, mask=as_mask("..", "..", "..", "1.", "11")))
         assert all(grad.isfinite().all() for grad in grads(got, q, k, v))
 
-    def test_mask_per_head_and_padding_per_sample(self, path):
-        """M08: equal to one sample and one head at a time."""
+    def test_M08_mask_per_head_and_padding_per_sample(self, path):
+        """Equal to one sample and one head at a time."""
         q, k, v = qkv(2, 2, 4, 4)
         per_head = torch.rand(1, 2, 4, 4) < 0.5
         padding = padding_mask(torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool())
@@ -252,10 +251,11 @@ class TestMasks:
             mask = per_head[0, h] & padding[b, 0, 0]
             alone = path(*(x[b : b + 1, h : h + 1] for x in (q, k, v)), mask=mask)
             assert_close(got[b, h], alone[0, 0])
+        assert got.isfinite().all()
 
     @DTYPES
-    def test_hidden_key_weighs_nothing_in_half_precision(self, path, dtype):
-        """P01, P02: padding and causality on the same row, finite in every dtype."""
+    def test_P02_padding_and_causality_hide_the_same_key(self, path, dtype):
+        """Two finite minima that are added overflow; two permissions that are combined cannot."""
         q, k, v = qkv(q_len=4, k_len=4, dtype=dtype)
         mask = torch.ones(4, dtype=torch.bool).expand(B, 1, 1, 4).clone()
         mask[..., 3] = False
@@ -265,6 +265,28 @@ class TestMasks:
         assert got.isfinite().all()
         assert got.abs().max() < 10  # a trace of the hidden value would show
         assert_close(got[:, :, 0], v[:, :, 0].repeat_interleave(2, dim=1))
+
+
+@PATHS
+@DTYPES
+def test_P02_a_row_of_padding_before_every_real_key(path, dtype):
+    """Left padding: the first queries are hidden from every key, by padding or by causality."""
+    q, k, v = qkv(q_len=4, k_len=4, dtype=dtype)
+    mask = padding_mask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]).bool())
+    out = path(q, k, v, mask=mask, is_causal=True)
+    assert out.isfinite().all()
+    assert torch.equal(out[0, :, :2], torch.zeros(H, 2, E, dtype=dtype))
+    assert_close(out[0, :, 2], v[0, :, 2].repeat_interleave(2, dim=0))
+
+
+def test_M01_both_paths_agree_on_a_blind_row():
+    q, k, v = qkv(1, 1, 3, 3, dtype=torch.float32)
+    mask = as_mask("111", "...", "111")
+    fused, explicit = attend(q, k, v, mask=mask), eager(q, k, v, mask=mask)
+    assert_close(fused, explicit, atol=1e-6, rtol=0)
+    for out in (fused, explicit):
+        assert torch.equal(out[:, :, 1], torch.zeros(B, 1, E))
+        assert_close(out[:, :, ::2], attend(q, k, v)[:, :, ::2], atol=1e-6, rtol=0)
 
 
 @DTYPES
@@ -312,6 +334,17 @@ def test_dropout_keeps_the_mean(path):
 
 
 class TestWeights:
+    @DTYPES
+    def test_P01_hidden_key_weighs_exactly_nothing(self, dtype):
+        """A constant such as -1e9 cannot be stored in float16."""
+        q, k, _ = qkv(dtype=dtype)
+        mask = as_mask("111.111").expand(T, S)
+        weights = attention_weights(q, k, mask=mask)
+        assert weights.dtype == dtype
+        assert torch.equal(weights[..., 3], torch.zeros(B, H, T, dtype=dtype))
+        tolerance = 1e-6 if dtype == torch.float32 else S * torch.finfo(dtype).eps
+        assert_close(weights.float().sum(-1), torch.ones(B, H, T), atol=tolerance, rtol=0)
+
     @DTYPES
     def test_rows_sum_to_one_or_to_zero(self, dtype):
         q, k, _ = qkv(dtype=dtype)

@@ -16,8 +16,7 @@ from torch.testing import assert_close
 
 
 class TestSinusoids:
-    def test_one_pair_shares_a_frequency(self):
-        """E02."""
+    def test_E02_one_pair_shares_a_frequency(self):
         table = sinusoidal_positions(torch.tensor([1]), 4)
         want = torch.tensor([[0.84147098, 0.54030231, 0.00999983, 0.99995]])
         assert_close(table, want, atol=1e-7, rtol=0)
@@ -38,8 +37,8 @@ class TestSinusoids:
         assert torch.equal(table[1, 1:], table[0, :2])
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_default_dtype_does_not_touch_the_phase(self, dtype):
-        """P04: computed in half precision the error would be about 1."""
+    def test_P04_default_dtype_does_not_touch_the_phase(self, dtype):
+        """Computed in half precision the error would be about 1."""
         want = sinusoidal_positions(torch.arange(2048), 64)
         torch.set_default_dtype(dtype)
         try:
@@ -48,6 +47,8 @@ class TestSinusoids:
             torch.set_default_dtype(torch.float32)
         assert got.dtype == torch.float32
         assert torch.equal(got, want)
+        bound = {torch.float16: 5e-3, torch.bfloat16: 1e-2}[dtype]
+        assert (got.to(dtype).float() - want).abs().max() < bound  # cast last
 
     def test_odd_width(self):
         with pytest.raises(ShapeError, match="a width of 5 cannot be split into pairs"):
@@ -55,23 +56,27 @@ class TestSinusoids:
 
 
 class TestRotary:
-    def test_values_of_the_half_split_layout(self):
-        """E11."""
+    def test_E11_values_of_the_half_split_layout(self):
         x = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 1, 4)
         cos, sin = rotary_angles(torch.tensor([1]), 4)
         want = torch.tensor([-1.98411, 1.95990, 2.46238, 4.01980])
         assert_close(apply_rotary(x, cos, sin)[0, 0, 0], want, atol=1e-5, rtol=0)
 
-    def test_interleaved_layout_needs_a_permutation(self):
-        """E11: once query and key dimensions are permuted, both layouts score alike."""
+    def test_E11_interleaved_layout_needs_a_permutation(self):
+        """Once query and key dimensions are permuted, both layouts score alike."""
         q, k = torch.randn(2, 1, 1, 5, 8).double()
         cos, sin = rotary_angles(torch.arange(5), 8)
 
-        def interleaved(x):
+        def interleaved(x, cos=cos, sin=sin):
             even, odd = x[..., 0::2], x[..., 1::2]
             pairs = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
             return pairs.flatten(-2)
 
+        by_hand = torch.tensor([[-1.14264, 1.92208, 2.95985, 4.02980]])
+        got = interleaved(
+            torch.tensor([[1.0, 2.0, 3.0, 4.0]]), *rotary_angles(torch.tensor([1]), 4)
+        )
+        assert_close(got, by_hand, atol=1e-5, rtol=0)
         order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
         want = interleaved(q) @ interleaved(k).mT
         turned = apply_rotary(q[..., order], cos, sin) @ apply_rotary(k[..., order], cos, sin).mT
@@ -110,8 +115,7 @@ class TestRotary:
         assert_close(sin, want.sin())
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_default_dtype_does_not_touch_the_phase(self, dtype):
-        """P05."""
+    def test_P05_default_dtype_does_not_touch_the_phase(self, dtype):
         want = rotary_angles(torch.arange(2048), 32)
         torch.set_default_dtype(dtype)
         try:

@@ -48,8 +48,8 @@ def test_every_kind_of_position(static, positions, n_kv_heads, chunks):
 @POSITIONS
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("chunks", [(5, 1, 1), (2, 3, 2), (1,) * L, (L,)], ids=str)
-def test_padded_rows_equal_their_own_run(static, positions, left, chunks):
-    """E10, G24: each row equals itself without padding, and what stands at the pads is nothing."""
+def test_E10_padded_rows_equal_their_own_run(static, positions, left, chunks):
+    """Each row equals itself without padding, and what stands at the pads is nothing."""
     model = scrambled(decoder_config(positions=positions, n_kv_heads=1))
     tokens, lengths = ids(3, L), [L, 4, 2]
     token_mask = torch.arange(L) < torch.tensor(lengths)[:, None]
@@ -84,8 +84,8 @@ def test_mask_as_wide_as_a_static_cache(positions):
 
 
 @STATIC
-def test_rows_continue_after_reorder_and_crop(static):
-    """G01: beams cross, and a rejected draft is forgotten."""
+def test_G01_rows_continue_after_reorder_and_crop(static):
+    """Beams cross, and a rejected draft is forgotten."""
     model = scrambled(decoder_config(n_kv_heads=1))
     tokens, order = ids(3, L), torch.tensor([2, 0, 0])
     cache = model.new_cache(static=static, batch_size=3)
@@ -101,8 +101,8 @@ def test_rows_continue_after_reorder_and_crop(static):
 
 
 @STATIC
-def test_all_layers_use_the_same_positions(static):
-    """E09: three layers, and not one shifted by the layer before."""
+def test_E09_all_layers_use_the_same_positions(static):
+    """Three layers, and not one shifted by the layer before."""
     model = scrambled(decoder_config(n_layers=3, positions="rotary"))
     seen = []
     for block in model.decoder.blocks:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from glassformer import DecoderConfig, build_model
 from glassformer.errors import ShapeError
+from glassformer.functional import causal_mask
 from support.core import decoder_config, ids, scrambled
 from torch.testing import assert_close
 
@@ -94,12 +95,16 @@ def test_gradients_are_finite_and_blind_to_padding():
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
-def test_order_matters_with_positions(positions):
-    """E03 in a whole model: one token repeated still gives different vectors."""
+def test_E03_order_matters_with_positions(positions):
+    """In a whole model, and one token repeated gives different vectors."""
     model = scrambled(decoder_config(positions=positions))
     hidden = model.hidden(torch.tensor([[3, 4, 5, 6]]))
     swapped = model.hidden(torch.tensor([[4, 3, 5, 6]]))
     assert not torch.allclose(hidden[:, -1], swapped[:, -1], atol=1e-3)
+    same = model.hidden(torch.full((2, 5), 3))
+    assert torch.equal(same[0], same[1])
+    if positions != "rotary":  # rotary turns keys, which weigh equal values
+        assert len({tuple(row.tolist()) for row in same[0]}) == 5
 
 
 def test_order_does_not_matter_without_positions_and_causality():
@@ -143,8 +148,8 @@ def test_dropout_in_training_only_and_by_seed():
         {"positions": "sinusoidal"},
     ],
 )
-def test_first_loss_is_about_that_of_guessing(variant, tie):
-    """T05: a unit-variance embedding times sqrt(d) under a tied head would start near 250."""
+def test_T05_first_loss_is_about_that_of_guessing(variant, tie):
+    """A unit-variance embedding times sqrt(d) under a tied head would start near 250."""
     sizes = {"vocab_size": 1000, "max_len": 32, "d_model": 256, "n_heads": 4, "n_layers": 2}
     model = build_model(DecoderConfig(**sizes, tie_embeddings=tie, **variant)).eval()
     tokens = ids(4, 33, vocab_size=1000)
@@ -152,6 +157,25 @@ def test_first_loss_is_about_that_of_guessing(variant, tie):
         logits = model(tokens[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     assert 0.95 * math.log(1000) < loss < 1.1 * math.log(1000)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_M13_the_next_token_cannot_be_copied(transposed):
+    """Random ids: what comes next cannot be known. With the mask transposed it is copied."""
+    model = build_model(decoder_config(n_layers=1, positions="learned", tie_embeddings=False))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    mask = causal_mask(8).T if transposed else causal_mask(8)
+    losses = []
+    for _ in range(150):
+        tokens = ids(16, 9)
+        x = model.embedding(tokens[:, :-1], torch.arange(8))
+        logits = model.head(model.decoder(x, mask=mask))[:, :-1]
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:-1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert (sum(losses[-10:]) / 10 < 0.5 * math.log(28)) == transposed
 
 
 def test_one_token_and_none():

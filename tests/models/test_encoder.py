@@ -59,8 +59,8 @@ def test_permutation_equivariance_without_positions():
     assert not torch.allclose(rotary(tokens[:, order]), rotary(tokens)[:, order])
 
 
-def test_training_evaluation_and_no_grad_agree():
-    """M15: our encoder has one path; at real places PyTorch's agrees in its three modes."""
+def test_M15_training_evaluation_and_no_grad_agree():
+    """One path in three modes, and the shape stays though every row ends in padding."""
     model = scrambled(encoder_config(dropout=0.0))
     tokens = ids(2, 6)
     token_mask = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0]]).bool()

@@ -58,8 +58,8 @@ def test_padding_and_batch_change_nothing(variant, left):
             assert_close(logits[row, target_mask[row]], alone[0], atol=1e-9, rtol=0)
 
 
-def test_cross_attention_uses_the_source_mask_alone():
-    """M16: three real source tokens are seen from every target place, pads from none."""
+def test_M16_cross_attention_uses_the_source_mask_alone():
+    """Three real source tokens are seen from every target place, pads from none."""
     model = scrambled(translator_config())
     source, target = ids(1, 8), ids(1, 6)
     source_mask, target_mask = lengths_mask(3, width=8), lengths_mask(2, width=6)
@@ -94,8 +94,7 @@ def test_forward_is_encode_decode_head():
     assert_close(model(source, target, source_mask=mask), model.head(hidden))
 
 
-def test_memory_is_projected_once_per_layer(monkeypatch):
-    """G22."""
+def test_G22_memory_is_projected_once_per_layer():
     model = scrambled(translator_config())
     memory, target = model.encode(ids(2, 7)), ids(2, 5)
     want = model.decode(target, memory)

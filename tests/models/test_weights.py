@@ -49,8 +49,8 @@ COPIES = [plain, assigned, from_meta, from_meta_assigned, copy.deepcopy]
 
 @MAKERS
 @pytest.mark.parametrize("copied", COPIES)
-def test_tie_survives(make, copied):
-    """T01: the head is the embedding in every case, and one step changes both."""
+def test_T01_tie_survives(make, copied):
+    """The head is the embedding in every case, and one step changes both."""
     model = scrambled(make())
     other = copied(model)
     assert other.head_weight is other.embedding.tokens.weight
@@ -78,8 +78,8 @@ def test_untied_head_is_its_own(make):
         assert torch.equal(other(*given), model(*given))
 
 
-def test_checkpoint_with_a_second_head_is_refused():
-    """T02: two different tensors for one tied matrix, and the last one read would win."""
+def test_T02_checkpoint_with_a_second_head_is_refused():
+    """Two different tensors for one tied matrix, and the last one read would win."""
     model = scrambled(decoder_config())
     weights = model.state_dict()
     assert not any("lm_head" in key for key in weights)
@@ -90,8 +90,8 @@ def test_checkpoint_with_a_second_head_is_refused():
 
 @MAKERS
 @pytest.mark.parametrize("tie", [True, False])
-def test_safetensors_round_trip(make, tie, tmp_path):
-    """T03: a format without sharing drops nothing, because nothing is stored twice."""
+def test_T03_safetensors_round_trip(make, tie, tmp_path):
+    """A format without sharing drops nothing, because nothing is stored twice."""
     model = scrambled(make(tie_embeddings=tie))
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     other = build_model(model.config).double().eval()
@@ -103,8 +103,8 @@ def test_safetensors_round_trip(make, tie, tmp_path):
 
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "none"])
 @pytest.mark.parametrize("make", [decoder_config, encoder_config, translator_config])
-def test_no_table_in_the_checkpoint(make, positions):
-    """E06: weights of a short model load strictly into a longer one."""
+def test_E06_no_table_in_the_checkpoint(make, positions):
+    """Weights of a short model load strictly into a longer one."""
     model = scrambled(make(positions=positions, max_len=11))
     longer = build_model(make(positions=positions, max_len=97)).double().eval()
     longer.load_state_dict(model.state_dict(), strict=True)
@@ -115,8 +115,8 @@ def test_no_table_in_the_checkpoint(make, positions):
 
 
 @pytest.mark.parametrize("make", [decoder_config, encoder_config, translator_config])
-def test_pad_row_stays_zero(make):
-    """T06: after construction, after another initialisation, after a training step."""
+def test_T06_pad_row_stays_zero(make):
+    """After construction, after another initialisation, after a training step."""
     changes = {"source_vocab_size": 31} if make is translator_config else {}
     model = build_model(make(pad_id=3, positions="sinusoidal", **changes))
     tables = [model.embedding.tokens]
@@ -136,8 +136,8 @@ def test_pad_row_stays_zero(make):
 @pytest.mark.parametrize("make", [decoder_config, encoder_config, translator_config])
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "learned"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
-def test_half_precision(make, positions, dtype, tolerance):
-    """P04, P05: the whole model in half precision is close at late positions too."""
+def test_P05_half_precision_at_late_positions(make, positions, dtype, tolerance):
+    """The whole model in half precision is close at late positions too."""
     model = build_model(make(positions=positions, max_len=2048)).eval()
     given = (ids(1, 1500),) if make is not translator_config else (ids(1, 7), ids(1, 1500))
     half = copy.deepcopy(model).to(dtype)

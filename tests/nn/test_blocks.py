@@ -61,8 +61,8 @@ def test_post_norm_formula(cross):
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_output_is_normalised_exactly_once(norm_position):
-    """T13: a pre-norm stack needs a closing norm, a post-norm stack already ends in one."""
+def test_T13_output_is_normalised_exactly_once(norm_position):
+    """A pre-norm stack needs a closing norm, a post-norm stack already ends in one."""
     stack = make_stack(6, norm_position=norm_position)
     init_weights(stack)
     out = stack(torch.randn(B, T, D) * 9 + 4)
@@ -162,8 +162,8 @@ class TestErrors:
             stack(x, memory=memory, cross_cache=CrossCache(n_layers))
 
 
-def test_length_is_counted_once_after_all_layers():
-    """E09: the first layer must not shift the positions of the next ones."""
+def test_E09_length_is_counted_once_after_all_layers():
+    """The first layer must not shift the positions of the next ones."""
     stack = make_stack(3)
     cache = GrowingCache(3)
     lengths = []

@@ -18,8 +18,8 @@ class TestTokens:
         assert torch.equal(rows[0], table.weight[[2, 12]])
         assert torch.equal(rows[1], table.weight[[0, 2]])
 
-    def test_pad_row_is_zero_and_stays_so(self):
-        """T06: also after an initialisation, and after a training step."""
+    def test_T06_pad_row_is_zero_and_stays_so(self):
+        """Also after an initialisation, and after a training step."""
         table = TokenEmbedding(V, D, pad_id=3)
         for _ in range(2):
             assert torch.equal(table.weight[3], torch.zeros(D))
@@ -29,8 +29,8 @@ class TestTokens:
         assert torch.equal(table.weight.grad[3], torch.zeros(D))
         assert torch.equal(table.weight.grad[4], torch.ones(D))
 
-    def test_no_pad_id_zeroes_nothing(self):
-        """T07: indexing with None would zero the whole table."""
+    def test_T07_no_pad_id_zeroes_nothing(self):
+        """Indexing with None would zero the whole table."""
         assert (TokenEmbedding(V, D, pad_id=None).weight.std(dim=-1) > 0).all()
 
     @pytest.mark.parametrize("pad_id", [-1, V])
@@ -48,8 +48,8 @@ class TestInput:
         tokens = TokenEmbedding(V, D)
         return InputEmbedding(tokens, max_len=L, **options)
 
-    def test_sinusoids_are_added_by_time_to_scaled_tokens(self):
-        """E03: indexed by the batch, all five rows of a sample would be the same."""
+    def test_E03_sinusoids_are_added_by_time_to_scaled_tokens(self):
+        """Indexed by the batch, all five rows of a sample would be the same."""
         embedding = self.make(positions="sinusoidal")
         ids = torch.zeros(2, 5, dtype=torch.long)
         out = embedding(ids, torch.arange(5))
@@ -58,6 +58,16 @@ class TestInput:
         for t in range(5):
             assert_close(out[0, t], token + sinusoidal_positions(torch.tensor(t), D))
         assert len({tuple(row.tolist()) for row in out[0]}) == 5
+
+    @pytest.mark.parametrize(("dtype", "bound"), [(torch.float16, 5e-3), (torch.bfloat16, 1e-2)])
+    def test_P04_a_cast_of_the_module_keeps_the_phase(self, dtype, bound):
+        """Token vectors are zero, so what comes out is the table of 2048 positions."""
+        embedding = InputEmbedding(TokenEmbedding(V, 64), max_len=2048, positions="sinusoidal")
+        torch.nn.init.zeros_(embedding.tokens.weight)
+        out = embedding.to(dtype)(torch.zeros(1, 2048, dtype=torch.long), torch.arange(2048))
+        assert out.dtype == dtype
+        want = sinusoidal_positions(torch.arange(2048), 64)
+        assert (out[0].float() - want).abs().max() < bound
 
     def test_learned_positions_by_row(self):
         embedding = self.make(positions="learned")
@@ -91,7 +101,7 @@ class TestInput:
 
 
 def test_initial_scale():
-    """0.02 for every table, so that a tied head starts without an opinion (T05)."""
+    """0.02 for every table, so that a tied head starts without an opinion."""
     for positions in ("learned", "sinusoidal"):
         embedding = InputEmbedding(TokenEmbedding(997, 256), max_len=101, positions=positions)
         init_weights(embedding)

@@ -82,8 +82,8 @@ def test_eager_equals_fused(training, n_kv_heads, case):
         assert_close(eager, fused, atol=1e-9, rtol=1e-9)
 
 
-def test_asking_for_weights_changes_nothing():
-    """M03: a blind row is finite with and without weights."""
+def test_M03_asking_for_weights_changes_nothing():
+    """A blind row is finite with and without weights."""
     attention = make(dtype=torch.float32)
     x, _ = x_and_memory(torch.float32)
     mask = torch.ones(B, H, T, T, dtype=torch.bool)
@@ -132,8 +132,7 @@ class TestMemory:
         out = attention(x, memory=memory, mask=mask)
         assert_close(out, attention(x, memory=memory[:, :4]))
 
-    def test_cross_cache_projects_once(self, monkeypatch):
-        """G22."""
+    def test_G22_cross_cache_projects_once(self, monkeypatch):
         attention = make()
         x, memory = x_and_memory()
         want = attention(x, memory=memory)
@@ -198,12 +197,13 @@ def test_repr():
     assert repr(Rotary(10, base=5e5)) == "Rotary(d_head=10, base=500000)"
 
 
-def test_rotary_module_has_nothing_to_save():
-    """P05: nothing that a cast of the model could spoil."""
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_P05_a_cast_of_the_rotary_module_spoils_nothing(dtype):
+    """It has nothing to save and nothing to cast."""
     rotary = Rotary(32)
     assert not rotary.state_dict()
     want = rotary(torch.arange(2048))
-    got = rotary.half()(torch.arange(2048))
+    got = rotary.to(dtype)(torch.arange(2048))
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
     assert want[0].dtype == torch.float32
 

@@ -37,8 +37,8 @@ def cells(axes):
     return torch.as_tensor(axes.collections[0].get_array().reshape(-1).data.copy())
 
 
-def test_heads_are_drawn_one_by_one():
-    """Case X03: one diagonal head and three uniform ones are not averaged."""
+def test_X03_heads_are_drawn_one_by_one():
+    """One diagonal head and three uniform ones are not averaged."""
     weights = torch.stack([torch.eye(5), *(torch.full((5, 5), 0.2) for _ in range(3))])
     figure = heat_map(weights[None], title="Four heads")
     shown = [cells(axes) for axes in figure.axes]
@@ -92,15 +92,14 @@ def test_labels_of_neighbours_do_not_touch():
 
 
 @pytest.mark.parametrize("label", ["$x_{$", "$$", "a_b^c", r"\frac"])
-def test_dollars_are_no_formula(label):
-    """Case X07."""
+def test_X07_dollars_are_no_formula(label):
     figure = heat_map(torch.eye(2), [label, "b"], ["a", label], title=f"About {label}")
     assert texts(figure).count(label) == 2
     assert svg(figure)
 
 
-def test_cjk_labels_draw_without_a_warning():
-    """Case X05: a glyph from an installed font, else its code point."""
+def test_X05_cjk_labels_draw_without_a_warning():
+    """A glyph from an installed font, else its code point."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = heat_map(torch.eye(2), ["猫", "dog"], title="t")

@@ -2,6 +2,7 @@
 
 * fills the markers ``<!-- chapters -->``, ``<!-- verdicts -->``, ``<!-- ledger -->``,
   ``<!-- api: module -->`` and ``<!-- cli -->`` in pages, so that none of them is kept by hand;
+* warns of a notebook that was stored while a cell failed, and a warning fails the build;
 * turns ``Book: attention`` in a docstring into a link to the chapter;
 * serves MathJax from the installed package ``sphinx-mathjax-offline``, and only where a page has
   a formula; drops thebe, which would name a foreign host;
@@ -11,6 +12,7 @@
 import html
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import shutil
@@ -23,6 +25,7 @@ from urllib.parse import urlsplit
 import yaml
 from glassformer.lab import ledger
 from glassformer.lab.trials import SIGNS
+from sphinx.util import logging
 
 BOOK = Path(__file__).parents[1]
 # the classes of book.css
@@ -191,6 +194,22 @@ def fill_markers(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"<!-- api: ([\w.]+) -->", lambda m: api_markdown(m[1]), text)
 
 
+def name_failed_cells(app: Any, docname: str, source: list[str]) -> None:
+    """The stored outputs are the site's, so a stored error is an error of the build."""
+    if not app.env.doc2path(docname).endswith(".ipynb"):
+        return
+    for cell in json.loads(source[0])["cells"]:
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error":
+                logging.getLogger(__name__).warning(
+                    "cell %s failed when it was recorded: %s: %s",
+                    cell.get("id", "?"),
+                    output["ename"],
+                    output["evalue"],
+                    location=docname,
+                )
+
+
 def always_fresh(
     app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
@@ -253,6 +272,7 @@ def finish(app: Any, exception: Exception | None) -> None:
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry point."""
     app.connect("source-read", fill_markers)
+    app.connect("source-read", name_failed_cells)
     app.connect("env-get-outdated", always_fresh)
     app.connect("autodoc-process-docstring", link_chapters, priority=100)
     app.connect("html-page-context", trim_assets, priority=900)

@@ -1,14 +1,20 @@
 """The built site: no warning, no dead link, no foreign host, nothing without words."""
 
+import inspect
 import json
 import re
+import shutil
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import nbformat
 import pytest
 import yaml
+from glassformer.lab.record import CELL_TIMEOUT, record
 from glassformer.lab.source import doors
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from support.project import BOOK, CHAPTERS, ROOT, book_config
-from support.site import Site, site
+from support.site import Site, build, site
 
 __all__ = ["site"]
 
@@ -172,3 +178,46 @@ def test_files_beside_the_pages(site: Site):
     assert size < 3_000_000
     base = f"/{urlsplit(book_config()['repository']['url']).path.split('/')[-1]}/"
     assert f'href="{base}"' in (site.html / "404.html").read_text(encoding="utf-8")
+
+
+def test_N06_a_broken_page_and_a_failed_cell_fail_the_build_and_are_named(tmp_path: Path):
+    """The same builder, config and extension, with three pages of which two are broken."""
+    for name in ("_ext", "_static", "references.bib", "chapters.yaml", "claims.yaml"):
+        copy = shutil.copytree if (BOOK / name).is_dir() else shutil.copy
+        (tmp_path / "book").mkdir(exist_ok=True)
+        copy(BOOK / name, tmp_path / "book" / name)
+    shutil.copy(ROOT / "_config.yml", tmp_path)
+    pages = ["book/broken", "book/failed"]
+    toc = {"format": "jb-book", "root": "book/index", "chapters": [{"file": p} for p in pages]}
+    (tmp_path / "_toc.yml").write_text(yaml.safe_dump(toc))
+    (tmp_path / "book/index.md").write_text("# Fine\n")
+    (tmp_path / "book/broken.md").write_text("# Broken\n\n{ref}`nothing-has-this-name`\n")
+    error = new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])
+    cells = [
+        new_markdown_cell("# Failed", id="title"),
+        new_code_cell("1 / 0", id="divide", outputs=[error], execution_count=1),
+    ]
+    language = {"name": "python", "pygments_lexer": "ipython3"}
+    failed = nbformat.v4.new_notebook(cells=cells, metadata={"language_info": language})
+    (tmp_path / "book/failed.ipynb").write_text(nbformat.writes(failed))
+    log, returncode = build(tmp_path, tmp_path / "out")
+    assert returncode != 0
+    warnings = [line for line in log.splitlines() if "WARNING" in line]
+    assert len(warnings) == 2, log[-3000:]
+    assert any("broken.md" in line and "nothing-has-this-name" in line for line in warnings)
+    assert any(
+        "failed.ipynb" in line and "cell divide failed" in line and "ZeroDivisionError" in line
+        for line in warnings
+    )
+
+
+def test_N06_no_cell_is_cut_off_after_30_seconds():
+    """Recording, tests and CI name their own limit, and a site builds from what they stored."""
+    assert CELL_TIMEOUT == inspect.signature(record).parameters["timeout"].default >= 120
+    limits = []
+    for name in ("Makefile", ".github/workflows/test.yml"):
+        limits += re.findall(r"--nbval-cell-timeout[ =](\d+)", (ROOT / name).read_text())
+    assert limits
+    assert min(map(int, limits)) >= 120
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    assert config["execute"] == {"execute_notebooks": "off"}

@@ -47,17 +47,36 @@ def output_of(path: Path, cell_id: str) -> str:
     return str(cell.outputs)
 
 
-def test_a_second_run_changes_no_byte(path: Path, recorded: str) -> None:
+def test_N04_a_second_run_changes_no_byte(path: Path, recorded: str) -> None:
     result = record(path)
     assert not result.differs
     assert path.read_text(encoding="utf-8") == recorded
+
+
+BARS = """\
+from rich.progress import track
+
+total = 0
+for n in track(range(3)):
+    total += n
+print(total)"""
+
+
+def test_N04_progress_bars_leave_no_trace_that_changes(tmp_path: Path) -> None:
+    """Two runs with a progress bar give the same bytes: a bar belongs to terminals."""
+    path = tmp_path / "bars.ipynb"
+    path.write_text(nbformat.writes(nbformat.v4.new_notebook(cells=[new_code_cell(BARS)])))
+    record(path)
+    first = path.read_bytes()
+    record(path)
+    assert path.read_bytes() == first
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "chapter", [path for path in CHAPTERS if path.stem not in LONG], ids=lambda path: path.stem
 )
-def test_a_chapter_runs_to_the_same_bytes(chapter: Path) -> None:
+def test_N04_a_chapter_runs_to_the_same_bytes(chapter: Path) -> None:
     assert record(chapter, check=True).changes == ()
 
 
@@ -102,7 +121,7 @@ def test_check_without_running_finds_stale_outputs(
     assert "code has changed since" in capsys.readouterr().out
 
 
-def test_a_failing_cell_leaves_the_file_untouched(
+def test_N06_a_failing_cell_is_named_and_leaves_the_file_untouched(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(path, "digits", "print(", "print(undefined, ")
@@ -115,7 +134,7 @@ def test_a_failing_cell_leaves_the_file_untouched(
     assert "unchanged" in told
 
 
-def test_a_cell_that_takes_too_long_is_named(tmp_path: Path) -> None:
+def test_N06_a_cell_that_takes_too_long_is_named(tmp_path: Path) -> None:
     path = tmp_path / "slow.ipynb"
     notebook = nbformat.v4.new_notebook(
         cells=[new_code_cell("import time\ntime.sleep(30)", id="sleeper")]

@@ -1,6 +1,8 @@
 """Counters against numbers worked out by hand; times only as ratios."""
 
+import gc
 import sys
+import weakref
 
 import pytest
 import torch
@@ -95,9 +97,30 @@ def test_timings_refuse_what_they_do_not_know() -> None:
         lab.interleaved({})
 
 
-def test_release_forgets_the_last_exception() -> None:
-    for name in ("last_type", "last_value", "last_traceback"):
-        setattr(sys, name, object())
+def test_N07_release_forgets_the_last_exception() -> None:
+    """Whatever interpreters remember of an error keeps the locals of every frame alive."""
+
+    def fail() -> None:
+        tensor = torch.ones(1000)
+        kept.append(weakref.ref(tensor))
+        raise RuntimeError("out of memory")
+
+    kept: list[weakref.ref[torch.Tensor]] = []
+    for names in (("last_value", "last_traceback", "last_type"), ("last_exc",)):
+        try:
+            fail()
+        except RuntimeError as error:
+            remembered = {"last_traceback": error.__traceback__, "last_type": type(error)}
+            for name in names:
+                setattr(sys, name, remembered.get(name, error))
+            del remembered
+        gc.collect()
+        assert kept[-1]() is not None
+        lab.release()
+        assert kept[-1]() is None
+        assert not any(hasattr(sys, name) for name in names)
+
+
+def test_N07_release_twice_or_for_nothing() -> None:
     lab.release()
-    assert not hasattr(sys, "last_value")
-    assert not hasattr(sys, "last_traceback")
+    lab.release()

@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from filelock import FileLock
 from support.project import ROOT
 
-__all__ = ["Site", "site"]
+__all__ = ["Site", "build", "site"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,20 @@ class Site:
         return file, unquote(fragment)
 
 
+def build(source: Path, out: Path) -> tuple[str, int]:
+    """Build a site as `make book` does; what the builder said, and its exit code."""
+    command = ["jupyter-book", "build", ".", "-W", "--keep-going", "--path-output", out]
+    done = subprocess.run(
+        [Path(sys.executable).with_name(command[0]), *command[1:]],
+        cwd=source,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout, done.returncode
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Site:
     """Build the site; with several workers the first one builds and the others wait."""
@@ -48,15 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Site:
     out, log = folder / "site", folder / "site.log"
     with FileLock(folder / "site.lock"):
         if not log.exists():
-            command = ["jupyter-book", "build", ".", "-W", "--keep-going", "--path-output", out]
-            done = subprocess.run(
-                [Path(sys.executable).with_name(command[0]), *command[1:]],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            log.write_text(f"{done.returncode}\n{done.stdout}", encoding="utf-8")
+            said, returncode = build(ROOT, out)
+            log.write_text(f"{returncode}\n{said}", encoding="utf-8")
     code, _, said = log.read_text(encoding="utf-8").partition("\n")
     return Site(out / "_build/html", said, int(code))

@@ -211,6 +211,8 @@ def release() -> None:
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:
             shell.InteractiveTB.tb = shell.InteractiveTB.etype = shell.InteractiveTB.evalue = None
+            if shell.last_execution_result is not None:  # that of the cell before this one
+                shell.last_execution_result.error_in_exec = None
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -17,7 +17,19 @@ from glassformer.errors import GlassformerError
 
 __all__ = ["setup"]
 
-_CHECKED = ("torch", "numpy")
+# what chapters load whose distribution has the name of its module
+_CHECKED = (
+    "glassformer",
+    "torch",
+    "numpy",
+    "matplotlib",
+    "einops",
+    "jaxtyping",
+    "safetensors",
+    "sentencepiece",
+    "sacrebleu",
+    "transformers",
+)
 
 
 def setup(seed: int = 0) -> torch.device:

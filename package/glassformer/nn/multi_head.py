@@ -160,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ConfigError: a head that is not there, or is gone already, or groups that would differ.
 
-        Source: Michel et al. 2019, section 3. Book: pruning
+        Source: Michel et al. 2019, section 4. Book: pruning
         """
         gone = sorted(set(heads) & set(range(self.whole[0])) - set(self.heads))
         if gone:
@@ -199,6 +199,6 @@ def _keep_rows(linear: nn.Linear, blocks: Sequence[int], size: int) -> None:
     linear.out_features = len(blocks) * size
 
 
-def _like(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
+def _like(parameter: Tensor, values: Tensor) -> nn.Parameter:
     learns = parameter.requires_grad and values.numel() > 0  # what is empty gets no gradient
     return nn.Parameter(values.clone(), requires_grad=learns)

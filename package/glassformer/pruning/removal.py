@@ -6,7 +6,7 @@ Book: pruning
 import copy
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -14,7 +14,6 @@ from glassformer.config import Removed, TransformerConfig
 from glassformer.errors import ConfigError
 from glassformer.models import Decoder, Encoder, EncoderDecoder
 from glassformer.nn import MultiHeadAttention, Stack
-from glassformer.quantization import QuantizedLinear
 
 __all__ = ["drop_layers", "every_other", "prune_heads"]
 
@@ -42,7 +41,7 @@ def prune_heads(model: M, heads: Mapping[str, Collection[int]]) -> M:
         ConfigError: an unknown attention, a head that is not there or is gone already, groups that
             would differ in size, no head at all, or weights that are quantised.
 
-    Source: Michel et al. 2019, section 3. Book: pruning
+    Source: Michel et al. 2019, section 4. Book: pruning
     """
     if not any(heads.values()):
         raise ConfigError("no head to prune; name at least one, such as {name: [0]}")
@@ -52,7 +51,8 @@ def prune_heads(model: M, heads: Mapping[str, Collection[int]]) -> M:
         raise ConfigError(
             f"{unknown[0]!r} is no attention of this model; they are {', '.join(attentions)}"
         )
-    _refuse_quantized(model)
+    for name in heads:
+        _refuse_unusual(name, attentions[name])
     pruned = copy.deepcopy(model)
     record = {name: set(gone) for name, gone in pruned.config.pruned_heads}
     for name, removed in heads.items():
@@ -80,7 +80,7 @@ def drop_layers(model: M, layers: Collection[int], *, stack: str | None = None) 
         ConfigError: an unknown stack, a block that is not there or is gone already, no block to
             drop, or none that would stay.
 
-    Source: Fan et al. 2020, section 3.3. Book: pruning
+    Source: Fan et al. 2020, section 3. Book: pruning
     """
     config: TransformerConfig = model.config
     stack = _stack_name(config, stack)
@@ -108,12 +108,12 @@ def drop_layers(model: M, layers: Collection[int], *, stack: str | None = None) 
             record[f"{moved[block]}.{attention}"] = set(heads)
     dropped = {name: set(gone) for name, gone in config.dropped_layers}
     dropped[stack] = gone_before | set(layers)
-    smaller.config = dataclasses.replace(
-        smaller.config,
+    changes: dict[str, Any] = {
         **_depths(config, stack, len(kept)),
-        pruned_heads=_as_pairs(record),
-        dropped_layers=_as_pairs(dropped),
-    )
+        "pruned_heads": _as_pairs(record),
+        "dropped_layers": _as_pairs(dropped),
+    }
+    smaller.config = dataclasses.replace(smaller.config, **changes)
     return smaller
 
 
@@ -126,7 +126,7 @@ def every_other(n_layers: int, keep: int) -> tuple[int, ...]:
     Raises:
         ConfigError: not ``1 <= keep <= n_layers``.
 
-    Source: Fan et al. 2020, section 3.3. Book: pruning
+    Source: Fan et al. 2020, section 3. Book: pruning
     """
     if not 1 <= keep <= n_layers:
         raise ConfigError(f"keep={keep} must be from 1 to n_layers={n_layers}")
@@ -151,9 +151,15 @@ def _depths(config: TransformerConfig, stack: str, n_layers: int) -> dict[str, i
     return {"n_layers": depths["decoder"], "n_encoder_layers": depths["encoder"]}
 
 
-def _refuse_quantized(model: nn.Module) -> None:
-    if any(isinstance(module, QuantizedLinear) for module in model.modules()):
-        raise ConfigError("quantised weights cannot be cut; prune the model before, then quantise")
+def _refuse_unusual(name: str, attention: MultiHeadAttention) -> None:
+    """Only plain matrices can be cut: not codes, and none with an adapter beside it."""
+    for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        projection = getattr(attention, part)
+        if type(projection) is not nn.Linear or hasattr(projection.weight, "__tensor_flatten__"):
+            raise ConfigError(
+                f"{name}.{part} is a {type(projection).__name__} that cannot be cut; prune the "
+                "plain model first, then quantise or adapt it"
+            )
 
 
 def _as_pairs(record: Mapping[str, Collection[int]]) -> Removed:

@@ -310,7 +310,7 @@ def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run, "train_tokenizer", interrupted)
+    monkeypatch.setattr(Recipe, "tokenizer", interrupted)
     result = run("train", "--text", text, "--out", tmp_path / "r", code=130)
     assert "Interrupted" in result.stderr
 

@@ -76,7 +76,7 @@ def test_every_command_takes_a_file(trained, tmp_path):
     ("name", "lines", "said"),
     [
         ("a.yaml", "vocabsize: 307", "unknown option 'vocabsize'; did you mean vocab-size?"),
-        ("a.yaml", "zzz: 307", "unknown option 'zzz'; it may be text, out, preset"),
+        ("a.yaml", "zzz: 307", "unknown option 'zzz'; it may be text, data, source"),
         ("a.yaml", "resume: runs/a", "unknown option 'resume'"),
         ("a.yaml", "config: b.yaml", "unknown option 'config'"),
         ("a.yaml", "1: 2", "unknown option 1"),

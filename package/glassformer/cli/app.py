@@ -10,7 +10,15 @@ import typer
 
 from glassformer.cli.config_file import read_defaults
 
-__all__ = ["ConfigFile", "DeviceName", "JsonOutput", "ModelFolder", "app"]
+__all__ = [
+    "AcceptTerms",
+    "ConfigFile",
+    "DeviceName",
+    "Download",
+    "JsonOutput",
+    "ModelFolder",
+    "app",
+]
 
 app = typer.Typer(
     name="glassformer",
@@ -30,4 +38,8 @@ ConfigFile = Annotated[
         is_eager=True,
         callback=read_defaults,
     ),
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if it is missing.")]
+AcceptTerms = Annotated[
+    bool, typer.Option("--accept-terms", help="You may use Multi30k under its terms.")
 ]

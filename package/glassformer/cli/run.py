@@ -15,13 +15,16 @@ from rich.console import Console
 
 from glassformer.cli.terminal import interruptible, progress_bar
 from glassformer.costs import parameter_count
-from glassformer.data import Corpus, train_tokenizer
+from glassformer.data import Corpus, ParallelCorpus
 from glassformer.errors import CheckpointError, ConfigError, DataError
 from glassformer.training import (
+    PairBatches,
+    PairRecipe,
     Recipe,
     load_checkpoint,
     load_tokenizer,
     read_record,
+    recipe_from_dict,
     save_checkpoint,
 )
 from glassformer.training._folder import existing_folder
@@ -30,7 +33,15 @@ from glassformer.training.step import make_scaler
 __all__ = ["read_corpus", "refuse_used", "run_training", "saved_recipe"]
 
 
-def run_training(recipe: Recipe, folder: Path, device: torch.device, *, resumed: bool) -> None:
+def run_training(
+    recipe: Recipe | PairRecipe,
+    folder: Path,
+    device: torch.device,
+    *,
+    resumed: bool,
+    download: bool = False,
+    accept_terms: bool = False,
+) -> None:
     """Train to the end, or to Ctrl-C, and leave a complete checkpoint in ``folder``.
 
     Raises:
@@ -39,79 +50,113 @@ def run_training(recipe: Recipe, folder: Path, device: torch.device, *, resumed:
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     make_scaler(recipe.precision, device)  # a precision it cannot do is refused before the work
-    corpus = read_corpus(recipe, saved=resumed)
+    corpus: Any = read_corpus(recipe, saved=resumed, download=download, accept_terms=accept_terms)
+    if isinstance(corpus, ParallelCorpus):
+        _describe(console, corpus)
     if resumed:
         tokenizer = load_tokenizer(folder)
     else:
         console.print(f"Training a tokenizer of {recipe.vocab_size} pieces …")
-        tokenizer = train_tokenizer(corpus.train, recipe.vocab_size)
+        tokenizer = recipe.tokenizer(corpus)
     trainer = recipe.trainer(corpus, tokenizer, device)
     save = functools.partial(save_checkpoint, folder, trainer, tokenizer, run=recipe.to_dict())
     if resumed:
         load_checkpoint(folder, trainer)
     save()  # a folder that cannot be written shows now, not at the first stop
+    if isinstance(trainer.data, PairBatches) and trainer.data.examples.n_too_long:
+        n = trainer.data.examples.n_too_long
+        console.print(f"{n:,} pairs are longer than {recipe.length} tokens, and left out")
     size = parameter_count(recipe.config(tokenizer.vocab_size))
     console.print(f"{size:,} parameters on {device}, after step {trainer.step}, in {folder}")
-    name = shlex.quote(str(folder))
     stopped = ""
     try:
         with interruptible() as stop, progress_bar(console, trainer) as show:
             for report in trainer.run():
-                if report.step % recipe.save_interval == 0 or report.step == recipe.steps:
+                if report.step % recipe.save_interval == 0 or trainer.done:
                     save()  # before the report, which may meet a closed pipe
                 show(report)
                 if stop.is_set():
                     break
-        if trainer.step < recipe.steps:
+        if not trainer.done:
             save()
             stopped = "all of it is saved"
     except KeyboardInterrupt:  # the second Ctrl-C, which does not wait
         stopped = f"step {read_record(folder)['step']} is saved"
     if stopped:
         console.print(f"Stopped after step {trainer.step}; {stopped}. Continue with:")
-        console.print(f"  glassformer train --resume {name}")
+        console.print(f"  glassformer train --resume {shlex.quote(str(folder))}")
         raise typer.Exit(130)
-    console.print(f"Best dev loss {trainer.best.loss:.4f} nats per token. Let it write with:")
-    console.print(f'  glassformer generate --model {name} --prompt "In the beginning"')
+    if trainer.step < recipe.steps:
+        console.print(f"Out of patience after step {trainer.step} of {recipe.steps}.")
+    _say_what_is_next(console, folder, trainer.best.loss, corpus)
 
 
-def saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe:
+def _describe(console: Console, corpus: ParallelCorpus) -> None:
+    sizes = f"{len(corpus.train):,} pairs to train on, {len(corpus.dev):,} to watch the loss on"
+    console.print(f"{sizes}, {len(corpus.test):,} to test with; {corpus.n_dropped:,} left out")
+    if corpus.attribution:
+        console.print(corpus.attribution)
+
+
+def _say_what_is_next(
+    console: Console, folder: Path, loss: float, corpus: Corpus | ParallelCorpus
+) -> None:
+    name = shlex.quote(str(folder))
+    if isinstance(corpus, ParallelCorpus):
+        example = shlex.quote(corpus.dev[0][0])
+        console.print(f"Best dev loss {loss:.4f} nats per token. Let it translate with:")
+        console.print(f"  echo {example} | glassformer translate --model {name}")
+    else:
+        console.print(f"Best dev loss {loss:.4f} nats per token. Let it write with:")
+        console.print(f'  glassformer generate --model {name} --prompt "In the beginning"')
+
+
+def saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe | PairRecipe:
     """The recipe of a run; whatever was typed beside ``--resume`` must agree with it.
 
-    Only the text may have moved: its tokens are compared when the run is loaded.
+    Only its texts may have moved: their tokens are compared when the run is loaded.
 
     Raises:
         CheckpointError: no run in ``folder``, or one that was started otherwise.
     """
+    run = read_record(folder).get("run")
     try:
-        recipe = Recipe.from_dict(read_record(folder).get("run", {}))
+        recipe = recipe_from_dict(run if isinstance(run, dict) else {})
     except ConfigError as error:
         raise CheckpointError(
             f"{folder}: holds a model but no run of `glassformer train`; train into a new folder"
         ) from error
-    text = typed.pop("text", recipe.text)
     saved = {**recipe.filled().to_dict(), "out": str(folder.resolve())}
+    texts = [name for name in ("text", "source", "target") if saved.get(name) is not None]
     for name, value in typed.items():
-        if value != saved[name]:
+        if name not in texts and value != saved.get(name):
+            has = f"has {saved[name]}" if name in saved else "has no such option"
             raise CheckpointError(
-                f"--{name.replace('_', '-')} {value} contradicts the run in {folder}, which has "
-                f"{saved[name]}; leave it out, or start a new run with --out"
+                f"--{name.replace('_', '-')} {value} contradicts the run in {folder}, which {has}; "
+                "leave it out, or start a new run with --out"
             )
-    return dataclasses.replace(recipe, text=text)
+    return dataclasses.replace(recipe, **{name: typed[name] for name in texts if name in typed})
 
 
-def read_corpus(recipe: Recipe, *, saved: bool) -> Corpus:
-    """The text of a recipe; one that a run was ``saved`` with may have moved since.
+def read_corpus(
+    recipe: Recipe | PairRecipe, *, saved: bool, download: bool = False, accept_terms: bool = False
+) -> Corpus | ParallelCorpus:
+    """The text or the pairs of a recipe; files that a run was ``saved`` with may have moved since.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: they cannot be read.
     """
     try:
+        if isinstance(recipe, PairRecipe):
+            return recipe.corpus(download=download, accept_terms=accept_terms)
         return recipe.corpus()
     except DataError as error:
-        if not saved or recipe.text is None or Path(recipe.text).exists():
+        files = {name: getattr(recipe, name, None) for name in ("text", "source", "target")}
+        lost = [f"--{name}" for name, path in files.items() if path and not Path(path).exists()]
+        if not saved or not lost:
             raise
-        raise DataError(f"{error}; if the text has moved, say where with --text") from error
+        moved = " and ".join(lost)
+        raise DataError(f"{error}; if the text has moved, say where with {moved}") from error
 
 
 def refuse_used(out: Path) -> None:

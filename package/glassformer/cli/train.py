@@ -3,95 +3,140 @@
 Book: training
 """
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from glassformer.cli.app import ConfigFile, DeviceName, app
+from glassformer.cli.app import AcceptTerms, ConfigFile, DeviceName, Download, app
 from glassformer.cli.run import refuse_used, run_training, saved_recipe
 from glassformer.cli.terminal import clean_errors
 from glassformer.devices import pick_device
-from glassformer.training import Recipe
+from glassformer.errors import ConfigError
+from glassformer.training import PairRecipe, Recipe
+from glassformer.training.loop import Schedule
+from glassformer.training.pair_recipe import DataSetName
 from glassformer.training.recipe import PresetName
 from glassformer.training.step import Precision
 
 __all__ = ["train"]
-
-TextFile = Annotated[
-    Path | None, typer.Option(help="A UTF-8 text, one sentence a line. Default: King James Bible.")
-]
 
 
 @app.command()
 @clean_errors
 def train(
     context: typer.Context,
-    text: TextFile = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="A UTF-8 text, one sentence a line. Default: King James Bible."),
+    ] = None,
+    data: Annotated[
+        DataSetName | None, typer.Option(help="Translate: a data set of pairs, into English.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Translate: a UTF-8 text, one sentence a line.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="Translate: what each line of --source becomes.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="New folder for the model.")] = Path("runs/decoder"),
     resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
     preset: Annotated[PresetName, typer.Option(help="Size of the model.")] = "small",
-    vocab_size: Annotated[int, typer.Option(help="Pieces of the tokenizer.")] = 2048,
-    length: Annotated[int, typer.Option(help="Tokens the model can see.")] = 128,
+    vocab_size: Annotated[int, typer.Option(help="Pieces of the tokenizer; pairs: 4096.")] = 2048,
+    length: Annotated[int, typer.Option(help="Tokens the model can see, of each side.")] = 128,
     stride: Annotated[int | None, typer.Option(help="Window step; default: length.")] = None,
-    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
-    batch_size: Annotated[int, typer.Option(help="Windows per micro-batch.")] = 16,
+    steps: Annotated[int, typer.Option(help="Optimiser steps; pairs: 2000.")] = 1000,
+    batch_size: Annotated[int, typer.Option(help="Windows of text per micro-batch.")] = 16,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of pairs per micro-batch; default: 4096.")
+    ] = None,
     accumulate: Annotated[int, typer.Option(help="Micro-batches per step.")] = 1,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: by size.")] = None,
-    warmup: Annotated[int | None, typer.Option(help="Default: a twentieth of the steps.")] = None,
-    dropout: Annotated[float, typer.Option(help="Share of values dropped in training.")] = 0.0,
+    warmup: Annotated[
+        int | None, typer.Option(help="Default: a twentieth of the steps; pairs: a tenth.")
+    ] = None,
+    schedule: Annotated[
+        Schedule | None, typer.Option(help="Of the rate; default: cosine; pairs: inverse_sqrt.")
+    ] = None,
+    dropout: Annotated[
+        float, typer.Option(help="Share of values dropped in training; pairs: 0.1.")
+    ] = 0.0,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share for the other tokens; default: 0; pairs: 0.1.")
+    ] = None,
     precision: Annotated[Precision, typer.Option(help="Of the matrix products.")] = "float32",
     checkpoint_blocks: Annotated[
         bool, typer.Option("--checkpoint-blocks", help="Less memory, more time.")
     ] = False,
+    average: Annotated[
+        int, typer.Option(help="Keep the mean of the weights at this many evaluations.")
+    ] = 1,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many evaluations without a better one.")
+    ] = None,
     eval_every: Annotated[int | None, typer.Option(help="Default: a tenth of the steps.")] = None,
     save_every: Annotated[int | None, typer.Option(help="Default: as eval-every.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, dropout and order.")] = 0,
     device: DeviceName = "auto",
+    download: Download = False,
+    accept_terms: AcceptTerms = False,
     config: ConfigFile = None,
 ) -> None:
-    """Train a tokenizer and a decoder on a text.
+    """Train a tokenizer and a model: a decoder on a text, or a translator on pairs.
 
+    --data, or --source and --target, makes it a translator, for which some defaults differ.
     Ctrl-C finishes the step, saves, and prints the command that goes on bit for bit. Options may
     stand in a file, as in `preset: tiny` and `steps: 500`. For example:
 
         glassformer train --text letters.txt --out runs/letters --preset tiny
 
+        glassformer train --data tatoeba-deu-eng --download --out runs/translator
+
+        glassformer train --source train.de --target train.en --out runs/translator
+
         glassformer train --config run.yaml --seed 1 --out runs/second
 
         glassformer train --resume runs/letters
     """
-    recipe = Recipe(
-        text=None if text is None else str(text.resolve()),
-        preset=preset,
-        vocab_size=vocab_size,
-        length=length,
-        stride=stride,
-        steps=steps,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        lr=lr,
-        warmup=warmup,
-        dropout=dropout,
-        precision=precision,
-        checkpoint_blocks=checkpoint_blocks,
-        eval_every=eval_every,
-        save_every=save_every,
-        seed=seed,
-    )
-    where = pick_device(device, given_as="--device")
+    given = {
+        name: str(value.resolve()) if isinstance(value, Path) else value
+        for name, value in context.params.items()
+        if (where := context.get_parameter_source(name)) and where.name != "DEFAULT"
+    }
+    typed = {
+        name: given[name] for name in given if name in {*_fields(Recipe), *_fields(PairRecipe)}
+    }
+    chosen = pick_device(device, given_as="--device")
+    corpus_options = {"download": download, "accept_terms": accept_terms}
     if resume is None:
+        recipe = _recipe(typed)
         refuse_used(out)
-        run_training(recipe, out, where, resumed=False)
+        run_training(recipe, out, chosen, resumed=False, **corpus_options)
     else:
-        typed = {
-            name: value
-            for name, value in {**recipe.to_dict(), "out": str(out.resolve())}.items()
-            if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
-        }
-        run_training(
-            saved_recipe(resume, typed),
-            resume,
-            pick_device(device, given_as="--device"),
-            resumed=True,
-        )
+        if "out" in given:
+            typed["out"] = given["out"]
+        recipe = saved_recipe(resume, typed)
+        run_training(recipe, resume, chosen, resumed=True, **corpus_options)
+
+
+def _fields(kind: type[Recipe] | type[PairRecipe]) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def _recipe(typed: dict[str, Any]) -> Recipe | PairRecipe:
+    """The recipe of whichever kind the options ask for; what is not typed is its own default.
+
+    Raises:
+        ConfigError: options of the other kind, or values that make no sense.
+    """
+    pairs = any(name in typed for name in ("data", "source", "target"))
+    kind: type[Recipe] | type[PairRecipe] = PairRecipe if pairs else Recipe
+    for name in typed:
+        if name not in _fields(kind):
+            this, other = ("pairs", "a text") if pairs else ("a text", "pairs")
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for {other}, and this run trains on {this}; leave "
+                "it out"
+            )
+    return kind(**typed)

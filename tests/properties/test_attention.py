@@ -1,7 +1,5 @@
 """What holds for any sizes, masks and splits."""
 
-import itertools
-
 import torch
 from glassformer import attend, attention_weights
 from glassformer.functional import (
@@ -14,7 +12,6 @@ from glassformer.functional import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core import SIZES, decoder_config, scrambled
 from torch.testing import assert_close
 
 sizes = st.integers(1, 6)
@@ -126,30 +123,26 @@ def test_rotary_scores_depend_on_differences(seed, length, half, start):
     assert_close(*scores, atol=1e-4, rtol=0)
 
 
-@st.composite
-def splits(draw, total=9):
-    """Any way to cut ``total`` tokens into chunks, an empty rest excluded."""
-    cuts = draw(st.sets(st.integers(1, total - 1)))
-    edges = [0, *sorted(cuts), total]
-    return list(itertools.pairwise(edges))
+@given(problems(), st.integers(0, 2**16))
+def test_masks_are_permissions(problem, seed):
+    """Whom one mask hides the combination hides, and what both allow it allows."""
+    q, k, _, mask = problem
+    torch.manual_seed(seed)
+    other = torch.rand(q.shape[2], k.shape[2]) < 0.6
+    both = combine_masks(mask, None, other)
+    assert torch.equal(both, combine_masks(other, mask))
+    assert torch.equal(combine_masks(both, mask), both)
+    weights = attention_weights(q, k, mask=both)
+    assert (weights[(~mask).expand_as(weights)] == 0).all()
+    assert (weights[(~other).expand_as(weights)] == 0).all()
+    assert (weights[both.expand_as(weights)] > 0).all()
 
 
-@given(splits(), st.booleans(), st.lists(st.integers(0, 8), min_size=2, max_size=2), st.booleans())
-def test_any_split_of_a_padded_prompt(chunks, static, pads, left):
-    torch.manual_seed(len(chunks))
-    model = MODELS[static]
-    tokens = torch.randint(1, SIZES["vocab_size"], (2, 9))
-    mask = torch.arange(9) >= torch.tensor(pads)[:, None]
-    mask = mask if left else mask.flip(1)
-    cache = model.new_cache(static=static, batch_size=2)
-    with torch.no_grad():
-        want = model(tokens, token_mask=mask)
-        got = [model(tokens[:, a:b], token_mask=mask[:, :b], cache=cache) for a, b in chunks]
-    assert_close(torch.cat(got, dim=1)[mask], want[mask], atol=1e-5, rtol=0)
-
-
-torch.manual_seed(0)
-MODELS = [
-    scrambled(decoder_config(n_kv_heads=1)),
-    scrambled(decoder_config(positions="learned", norm="rms", activation="swiglu")),
-]
+@given(problems(), st.integers(1, 7))
+def test_a_window_is_causality_without_the_distant_past(problem, window):
+    q, k, v, mask = problem
+    near = sliding_window_mask(q.shape[2], window, k.shape[2])
+    got = attend(q, k, v, mask=mask & near)
+    assert_close(got, attend(q, k, v, mask=mask & near, is_causal=True), atol=1e-10, rtol=0)
+    if window >= k.shape[2]:
+        assert_close(got, attend(q, k, v, mask=mask, is_causal=True), atol=1e-10, rtol=0)

@@ -1,6 +1,7 @@
 """What holds for any config: it builds, it counts right, it survives JSON, it is causal."""
 
 import json
+from typing import get_args
 
 import torch
 from glassformer import (
@@ -10,6 +11,7 @@ from glassformer import (
     build_model,
     config_from_dict,
 )
+from glassformer.config import Activation, PositionKind
 from glassformer.costs import parameter_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,10 +31,13 @@ def configs(draw, kinds=(DecoderConfig, EncoderConfig, EncoderDecoderConfig)):
         "n_kv_heads": draw(st.sampled_from((n_kv_heads, None))),
         "n_layers": draw(st.integers(1, 2)),
         "d_ff": draw(st.none() | st.integers(1, 9)),
-        "activation": draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "swiglu"))),
+        "activation": draw(st.sampled_from(get_args(Activation))),
         "norm": draw(st.sampled_from(("layer", "rms"))),
         "norm_position": draw(st.sampled_from(("pre", "post"))),
-        "positions": draw(st.sampled_from(("sinusoidal", "learned", "rotary", "none"))),
+        "positions": draw(st.sampled_from(get_args(PositionKind))),
+        "head_size": draw(st.none() | st.sampled_from((2, 4))),
+        "qkv_bias": draw(st.none() | st.booleans()),
+        "n_experts": draw(st.none() | st.integers(2, 3)),
         "bias": draw(st.booleans()),
         "tie_embeddings": draw(st.booleans()),
         "pad_id": draw(st.none() | st.integers(0, vocab_size - 1)),
@@ -41,6 +46,9 @@ def configs(draw, kinds=(DecoderConfig, EncoderConfig, EncoderDecoderConfig)):
     if kind is EncoderConfig:
         options["n_segments"] = draw(st.integers(0, 2))
         options["embedding_norm"] = draw(st.booleans())
+    if kind is not EncoderConfig:
+        options["head_bias"] = draw(st.booleans())
+        options["sliding_window"] = draw(st.none() | st.integers(1, 3))
     if kind is EncoderDecoderConfig:
         options["n_encoder_layers"] = draw(st.none() | st.integers(1, 3))
         options["source_vocab_size"] = draw(st.none() | st.integers(vocab_size, 11))

@@ -156,15 +156,18 @@ def transformer_to_torch(encoder: Stack, decoder: Stack) -> nn.Transformer:
 
     Book: evolution
     """
-    theirs = stack_to_torch(encoder)
-    attention = layers_of(theirs)[0].self_attn
-    return nn.Transformer(
+    sides = stack_to_torch(encoder), stack_to_torch(decoder)
+    attention = layers_of(sides[0])[0].self_attn
+    theirs = nn.Transformer(
         attention.embed_dim,
         attention.num_heads,
-        custom_encoder=theirs,
-        custom_decoder=stack_to_torch(decoder),
+        custom_encoder=nn.Identity(),
+        custom_decoder=nn.Identity(),
         batch_first=True,
-    ).train(encoder.training)
+    )
+    # it would initialise afresh what it is made with
+    theirs.encoder, theirs.decoder = sides
+    return theirs.train(encoder.training)
 
 
 def _filled(module: M, weights: dict[str, Tensor], source: nn.Module) -> M:

@@ -21,7 +21,10 @@ LICENCE = "CC BY 2.0 France (https://creativecommons.org/licenses/by/2.0/fr/)"
 
 
 class Edition(NamedTuple):
-    """One edition of one language pair, the one whose checksum and figures we know."""
+    """One edition of one language pair, the one whose checksum and figures we know.
+
+    Book: training
+    """
 
     file: RemoteFile
     inside: str | None
@@ -97,8 +100,8 @@ def load_tatoeba(
     read = parse_tsv(data, name, columns=(0, 1) if from_english else (1, 0))
     parts: dict[str, Split] = {}
 
-    def part_of(pair: Pair) -> Split:
-        sentence = pair[0] if from_english else pair[1]
+    def part_of(sides: Pair) -> Split:
+        sentence = sides[0] if from_english else sides[1]
         if sentence not in parts:
             parts[sentence] = split_by_md5(sentence)
         return parts[sentence]

@@ -213,6 +213,11 @@ class TransformerConfig:
         removed = dict(self.pruned_heads).get(attention, ())
         return kept_heads(self.n_heads, self.kv_heads, removed)
 
+    def head_counts(self, attention: str) -> tuple[int, int]:
+        """How many query heads and how many key/value heads an attention still has."""
+        kept, group = self.kept_heads(attention), self.n_heads // self.kv_heads
+        return len(kept), len({head // group for head in kept})
+
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON-ready data, with ``kind`` naming its class."""
         return {"kind": self.kind, **dataclasses.asdict(self)}

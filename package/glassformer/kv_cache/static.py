@@ -3,6 +3,8 @@
 Book: kv_cache
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -35,7 +37,7 @@ class StaticCache(KVCache):
     Args:
         n_layers: number of layers of the model.
         batch_size: number of rows.
-        n_kv_heads: key/value heads of a layer.
+        n_kv_heads: key/value heads of each layer; one number if they have equally many.
         max_len: tokens that fit.
         d_head: width of a head.
         device, dtype: of the buffers.
@@ -50,14 +52,15 @@ class StaticCache(KVCache):
         self,
         n_layers: int,
         batch_size: int,
-        n_kv_heads: int,
+        n_kv_heads: int | Sequence[int],
         max_len: int,
         d_head: int,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        shape = (batch_size, n_kv_heads, max_len, d_head)
+        counts = [n_kv_heads] * n_layers if isinstance(n_kv_heads, int) else n_kv_heads
+        shapes = [(batch_size, n, max_len, d_head) for n in counts]
         self.max_len = max_len
         self._position = torch.zeros((), dtype=torch.long, device=device)
         self.layers: list[_StaticLayer] = [
@@ -66,7 +69,7 @@ class StaticCache(KVCache):
                 torch.zeros(shape, device=device, dtype=dtype),
                 torch.zeros(shape, device=device, dtype=dtype),
             )
-            for _ in range(n_layers)
+            for shape in shapes
         ]
 
     @property

@@ -153,10 +153,11 @@ def make_cache(
         return GrowingCache(config.n_layers)
     if batch_size is None:
         raise ShapeError("a static cache reserves its rows at once: give batch_size")
+    attentions = [f"decoder.blocks.{i}.self_attn" for i in range(config.n_layers)]
     return StaticCache(
         config.n_layers,
         batch_size,
-        config.kv_heads,
+        [config.head_counts(name)[1] for name in attentions],
         config.max_len if max_len is None else max_len,
         config.d_head,
         device=weight.device,

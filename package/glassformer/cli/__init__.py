@@ -3,7 +3,7 @@
 Book: training
 """
 
-from glassformer.cli import measure, train, write
+from glassformer.cli import evaluate, info, train, write
 from glassformer.cli.app import app
 
-__all__ = ["app", "measure", "train", "write"]
+__all__ = ["app", "evaluate", "info", "train", "write"]

@@ -1,4 +1,4 @@
-"""The commands that measure: evaluate and info.
+"""The command that tells what a model is and costs.
 
 Book: training
 """
@@ -6,14 +6,13 @@ Book: training
 import importlib.metadata
 import platform
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
 
-from glassformer.cli.app import ConfigFile, DeviceName, JsonOutput, ModelFolder, app
-from glassformer.cli.folders import load_any, load_decoder
-from glassformer.cli.run import read_corpus
+from glassformer.cli.app import ConfigFile, JsonOutput, app
+from glassformer.cli.folders import load_any
 from glassformer.cli.terminal import clean_errors, print_json, print_rows
 from glassformer.config import (
     DecoderConfig,
@@ -23,76 +22,10 @@ from glassformer.config import (
 )
 from glassformer.costs import forward_flops, kv_cache_bytes, parameter_count
 from glassformer.devices import pick_device
-from glassformer.errors import ConfigError
-from glassformer.evaluation import evaluate_nll
 from glassformer.training import Recipe, read_record
 from glassformer.training.recipe import PresetName
 
-__all__ = ["evaluate", "info"]
-
-
-OtherTextFile = Annotated[
-    Path | None, typer.Option(help="A UTF-8 text. Default: the one the model was trained on.")
-]
-
-
-@app.command()
-@clean_errors
-def evaluate(
-    model: ModelFolder,
-    text: OtherTextFile = None,
-    split: Annotated[Literal["dev", "test"], typer.Option(help="Part of the text.")] = "dev",
-    window: Annotated[int | None, typer.Option(help="Default: what the model can see.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Window step; default: window.")] = None,
-    device: DeviceName = "auto",
-    json: JsonOutput = False,
-    config: ConfigFile = None,
-) -> None:
-    """Measure how well a model predicts a text, every token once.
-
-    Perplexities of different tokenizers are not comparable; bits per character are. A stride
-    below the window gives each token more to go by, and takes longer. For example:
-
-        glassformer evaluate --model runs/decoder --split test --stride 32
-
-        glassformer evaluate --model runs/decoder --text letters.txt --json
-    """
-    decoder, tokenizer = load_decoder(model, device)
-    source = read_record(model).get("run", {}).get("text") if text is None else str(text)
-    longest = decoder.config.max_len
-    window = longest if window is None else window
-    if not 1 <= window <= longest:
-        raise ConfigError(f"--window {window} must be from 1 to {longest}, all this model can see")
-    lines = getattr(read_corpus(Recipe(text=source), saved=text is None), split)
-    score = evaluate_nll(
-        decoder,
-        tokenizer.encode_stream(lines),
-        window=window,
-        stride=stride,
-        n_chars=sum(len(line) + 1 for line in lines),
-    )
-    name = source or "King James Bible"
-    if json:
-        print_json(
-            {
-                "text": name,
-                "split": split,
-                "tokens": score.n_tokens,
-                "nats_per_token": score.nll,
-                "perplexity": score.perplexity,
-                "bits_per_character": score.bits_per_character,
-            }
-        )
-        return
-    print_rows(
-        {
-            "text": f"{name}, {split}",
-            "tokens": f"{score.n_tokens:,}",
-            "nats per token": f"{score.nll:.4f}",
-            "perplexity": f"{score.perplexity:.2f}",
-            "bits per character": f"{score.bits_per_character:.4f}",
-        }
-    )
+__all__ = ["info"]
 
 
 @app.command()

@@ -37,9 +37,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f"{folder / INDEX}: has no weight_map; copy the file again")
     tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(places.values())):
-        if Path(shard).name != shard:
-            raise CheckpointError(f"{folder / INDEX}: {shard!r} lies outside the folder")
+    for shard in sorted({str(place) for place in places.values()}):
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{folder / INDEX}: {shard!r} is no safetensors file of this folder"
+            )
         tensors |= _read_shard(folder / shard)
     absent = sorted(set(places) ^ set(tensors))
     if absent:

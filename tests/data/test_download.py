@@ -211,7 +211,7 @@ def test_what_the_server_lacks_is_said(server, root):
 
 def test_no_network_says_what_to_do(server, root):
     file = remote(server)
-    server.http.server_close()
+    server.close()
     message = rf"cannot be reached \(.*refused.*put it at {re.escape(str(file.path))}"
     with pytest.raises(DataError, match=message):
         fetch(file)

@@ -1,6 +1,7 @@
 """Sizes that several costs are made of. Book: assembling"""
 
 import math
+from typing import NamedTuple
 
 from glassformer.config import EncoderDecoderConfig, TransformerConfig
 from glassformer.errors import ConfigError
@@ -14,6 +15,32 @@ def q_width(config: TransformerConfig) -> int:
 def kv_width(config: TransformerConfig) -> int:
     """Width of all keys, or of all values, of a token. Book: assembling"""
     return config.kv_heads * config.d_head
+
+
+class Heads(NamedTuple):
+    """Some heads, their number and their widths. Book: pruning"""
+
+    n_heads: int
+    q_width: int
+    kv_width: int
+
+
+def gone(config: TransformerConfig, stack: str, kind: str) -> Heads:
+    """The heads that pruning took, all layers of a stack together; costs are linear in them.
+
+    Args:
+        config: the model.
+        stack: ``encoder`` or ``decoder``.
+        kind: ``self_attn`` or ``cross_attn``.
+
+    Book: pruning
+    """
+    names = [name for name, _ in config.pruned_heads]
+    pruned = [name for name in names if name.startswith(f"{stack}.") and name.endswith(kind)]
+    left = [config.head_counts(name) for name in pruned]
+    heads = sum(config.n_heads - queries for queries, _ in left)
+    kv_heads = sum(config.kv_heads - keys for _, keys in left)
+    return Heads(heads, heads * config.d_head, kv_heads * config.d_head)
 
 
 def is_gated(config: TransformerConfig) -> bool:

@@ -145,27 +145,31 @@ def _stacks(
     """Multiply-adds of all layers."""
     if cached and config.sliding_window is not None:
         cached = min(cached, config.sliding_window - 1)
-    layer = batch * _attention(config, length, cached + length)
-    layer += _feed_forward(config, batch * length)
-    macs = config.n_layers * layer
+    own = "encoder" if isinstance(config, EncoderConfig) else "decoder"
+    macs = batch * _attentions(config, own, length, cached + length)
+    macs += config.n_layers * _feed_forward(config, batch * length)
     if isinstance(config, EncoderDecoderConfig):
-        width, kv_width = _sizes.q_width(config), _sizes.kv_width(config)
-        cross = 2 * length * width * (config.d_model + source)
+        q_width, kv_width = _widths(config, "decoder", "cross_attn")
+        macs += batch * 2 * length * q_width * (config.d_model + source)
         if not source_read:
-            cross += 2 * source * config.d_model * kv_width
-            macs += config.encoder_layers * batch * _attention(config, source, source)
+            macs += batch * 2 * source * config.d_model * kv_width
+            macs += batch * _attentions(config, "encoder", source, source)
             macs += config.encoder_layers * _feed_forward(config, batch * source)
-        macs += config.n_layers * batch * cross
     return macs
 
 
-def _attention(config: TransformerConfig, q_len: int, k_len: int) -> int:
-    return attention_macs(
-        q_len,
-        config.d_model,
-        k_len=k_len,
-        kv_width=_sizes.kv_width(config),
-        q_width=_sizes.q_width(config),
+def _attentions(config: TransformerConfig, stack: str, q_len: int, k_len: int) -> int:
+    """Self-attention of all layers of a stack."""
+    q_width, kv_width = _widths(config, stack, "self_attn")
+    return attention_macs(q_len, config.d_model, k_len=k_len, kv_width=kv_width, q_width=q_width)
+
+
+def _widths(config: TransformerConfig, stack: str, kind: str) -> tuple[int, int]:
+    """Widths of queries and of keys, added up over the layers: the products are linear in them."""
+    n_layers, lost = config.stacks[stack], _sizes.gone(config, stack, kind)
+    return (
+        n_layers * _sizes.q_width(config) - lost.q_width,
+        n_layers * _sizes.kv_width(config) - lost.kv_width,
     )
 
 

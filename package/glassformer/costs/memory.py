@@ -3,8 +3,18 @@
 Book: kv_cache
 """
 
+from functools import partial
+
 from glassformer.config import EncoderConfig, EncoderDecoderConfig, TransformerConfig
-from glassformer.costs._sizes import expert_rows, is_gated, kv_width, q_width, source_of
+from glassformer.costs._sizes import (
+    Heads,
+    expert_rows,
+    gone,
+    is_gated,
+    kv_width,
+    q_width,
+    source_of,
+)
 
 __all__ = ["activation_bytes", "kv_cache_bytes"]
 
@@ -31,8 +41,10 @@ def kv_cache_bytes(
     Book: kv_cache
     """
     kept = length if config.sliding_window is None else min(length, config.sliding_window)
-    kept += source_length or 0
-    return 2 * config.n_layers * batch * kept * kv_width(config) * bytes_per_value
+    width, source = config.n_layers * kv_width(config), source_length or 0
+    numbers = kept * (width - gone(config, "decoder", "self_attn").kv_width)
+    numbers += source * (width - gone(config, "decoder", "cross_attn").kv_width)
+    return 2 * batch * numbers * bytes_per_value
 
 
 def activation_bytes(
@@ -61,7 +73,8 @@ def activation_bytes(
         config: the model.
         batch, length: shape of the tokens, all of them real.
         source_length: tokens of an encoder-decoder's source.
-        checkpointed: blocks keep their input only, and one at a time gets its activations back.
+        checkpointed: blocks keep their input only, and one at a time gets its activations back;
+            counted is one with all its heads.
         log_probs: count the float32 log-probabilities of a plain cross-entropy over all tokens; a
             chunked one does without.
         bytes_per_value: 4 for float32, 2 for half precision. Statistics stay in float32.
@@ -72,10 +85,10 @@ def activation_bytes(
     Source: Korthikanti et al. 2023, section 4 for the way of counting. Book: training
     """
     source = source_of(config, source_length)
-    total = _stack(config, batch, length, config.n_layers, source, checkpointed, bytes_per_value)
+    own = "encoder" if isinstance(config, EncoderConfig) else "decoder"
+    total = _stack(config, own, batch, length, source, checkpointed, bytes_per_value)
     if isinstance(config, EncoderDecoderConfig):
-        layers = config.encoder_layers
-        total += _stack(config, batch, source, layers, 0, checkpointed, bytes_per_value)
+        total += _stack(config, "encoder", batch, source, 0, checkpointed, bytes_per_value)
     if log_probs and not isinstance(config, EncoderConfig):
         total += batch * length * config.vocab_size * 4
     return total
@@ -83,25 +96,29 @@ def activation_bytes(
 
 def _stack(
     config: TransformerConfig,
+    stack: str,
     batch: int,
     length: int,
-    n_layers: int,
     source: int,
     checkpointed: bool,
     size: int,
 ) -> int:
-    """Bytes of ``n_layers`` blocks, of what comes in and of what goes out."""
-    n_tokens = batch * length
-    block = _attention(config, batch, length, length, size, positions=config.positions)
+    """Bytes of the blocks of a stack, of what comes in and of what goes out."""
+    n_tokens, n_layers = batch * length, config.stacks[stack]
+    whole = Heads(config.n_heads, q_width(config), kv_width(config))
+    listen = partial(_attention, batch, length, size=size)
+    block = listen(length, whole, positions=config.positions)
+    lost = listen(length, gone(config, stack, "self_attn"), positions=config.positions)
     block += _norm(config, n_tokens, size) + _feed_forward(config, n_tokens, size)
     block += _norm(config, n_tokens, size)
     if config.sliding_window is not None:
         block += length * length * size  # the mask as numbers
     if source:
-        block += _attention(config, batch, length, source, size, positions="none")
+        block += listen(source, whole, positions="none")
+        lost += listen(source, gone(config, stack, "cross_attn"), positions="none")
         block += _norm(config, n_tokens, size)
     stream = n_tokens * config.d_model * size
-    blocks = n_layers * stream + block if checkpointed else n_layers * block
+    blocks = n_layers * stream + block if checkpointed else n_layers * block - lost
     closing = _norm(config, n_tokens, size) if config.norm_position == "pre" else stream
     return blocks + closing + n_tokens * 8  # the ids
 
@@ -114,12 +131,19 @@ def _norm(config: TransformerConfig, n_tokens: int, size: int) -> int:
 
 
 def _attention(
-    config: TransformerConfig, batch: int, q_len: int, k_len: int, size: int, *, positions: str
+    batch: int,
+    q_len: int,
+    k_len: int,
+    heads: Heads,
+    *,
+    size: int,
+    positions: str,
 ) -> int:
+    """Bytes of some heads; linear in them, so that pruned ones can be taken off."""
     outputs = 2 if positions == "rotary" else 1
-    numbers = q_len * (1 + outputs) * q_width(config) + k_len * 2 * kv_width(config)
+    numbers = q_len * (1 + outputs) * heads.q_width + k_len * 2 * heads.kv_width
     per_head = q_len * (k_len * size if positions == "relative" else 4)
-    return batch * (numbers * size + config.n_heads * per_head)
+    return batch * (numbers * size + heads.n_heads * per_head)
 
 
 def _feed_forward(config: TransformerConfig, n_tokens: int, size: int) -> int:

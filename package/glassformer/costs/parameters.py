@@ -4,7 +4,7 @@ Book: assembling
 """
 
 from glassformer.config import EncoderConfig, EncoderDecoderConfig, TransformerConfig
-from glassformer.costs._sizes import is_gated, kv_width, q_width
+from glassformer.costs._sizes import gone, is_gated, kv_width, q_width
 
 __all__ = ["parameter_count"]
 
@@ -21,12 +21,13 @@ def parameter_count(config: TransformerConfig) -> int:
         if config.source_vocab_size is not None:
             embeddings += _embedding(config, config.source_vocab_size)
         encoder = _stack(config, config.encoder_layers)
-        return embeddings + encoder + _stack(config, config.n_layers, cross=True) + head
+        decoder = _stack(config, config.n_layers, cross=True)
+        return embeddings + encoder + decoder + head - _pruned(config)
     if isinstance(config, EncoderConfig):
         embeddings += config.n_segments * config.d_model
         embeddings += _norm(config) if config.embedding_norm else 0
         head = 0
-    return embeddings + _stack(config, config.n_layers) + head
+    return embeddings + _stack(config, config.n_layers) + head - _pruned(config)
 
 
 def _linear(n_in: int, n_out: int, bias: bool) -> int:
@@ -43,9 +44,20 @@ def _embedding(config: TransformerConfig, vocab_size: int) -> int:
 
 
 def _attention(config: TransformerConfig) -> int:
+    output_bias = config.d_model if config.bias else 0
+    return _heads(config, q_width(config), kv_width(config)) + output_bias
+
+
+def _heads(config: TransformerConfig, q_width: int, kv_width: int) -> int:
+    """All of an attention that grows with its heads."""
     qkv_bias = config.bias if config.qkv_bias is None else config.qkv_bias
-    qkv = _linear(config.d_model, q_width(config) + 2 * kv_width(config), qkv_bias)
-    return qkv + _linear(q_width(config), config.d_model, config.bias)
+    qkv = _linear(config.d_model, q_width + 2 * kv_width, qkv_bias)
+    return qkv + q_width * config.d_model
+
+
+def _pruned(config: TransformerConfig) -> int:
+    lost = [gone(config, s, kind) for s in config.stacks for kind in ("self_attn", "cross_attn")]
+    return sum(_heads(config, each.q_width, each.kv_width) for each in lost)
 
 
 def _feed_forward(config: TransformerConfig) -> int:

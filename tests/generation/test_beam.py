@@ -231,14 +231,14 @@ def test_G05_the_prompt_counts_neither_in_the_score_nor_in_the_length():
 
 
 def scripted(texts):
-    """Behind a prompt of one token, these texts have these log-probabilities; 997 ids in all."""
+    """Behind a prompt of one token, the tokens of these texts have these log-probabilities."""
 
     def rule(ids):
         done = tuple(ids[1:])
         row = torch.zeros(997)
-        for text, log_prob in texts.items():
+        for text, steps in texts.items():
             if text[: len(done)] == done and len(text) > len(done):
-                row[text[len(done)]] = math.exp(log_prob / len(text))
+                row[text[len(done)]] = math.exp(steps[len(done)])
         unlikely = row == 0
         return row + unlikely * (1 - row.sum()) / unlikely.sum()
 
@@ -254,7 +254,7 @@ def scripted(texts):
 )
 def test_G06_the_penalty_weighs_length_against_probability(alpha, scores):
     """Log-probability -4 of 5 tokens, -2 of 2: alpha 0 prefers the short, alpha 1 the long."""
-    model = Toy(scripted({(1, STOP): -2.0, (2, 3, 3, 3, STOP): -4.0}), 997)
+    model = Toy(scripted({(1, STOP): (-1.0,) * 2, (2, 3, 3, 3, STOP): (-0.8,) * 5}), 997)
     options = {"max_new_tokens": 9, "length_penalty": alpha, "stop_ids": [STOP]}
     (found,) = beam_search(model, [[6]], n_beams=2, n_best=2, **options)
     assert_same(found, scores)
@@ -262,7 +262,7 @@ def test_G06_the_penalty_weighs_length_against_probability(alpha, scores):
 
 def test_G08_finished_and_cut_texts_are_scored_by_one_rule():
     """Three words and a stop, four words without: the same log-probability, the same score."""
-    model = Toy(scripted({(1, 1, 1, STOP): -4.0, (2, 2, 2, 2): -4.0}), 997)
+    model = Toy(scripted({(1, 1, 1, STOP): (-1.0,) * 4, (2, 2, 2, 2): (-1.0,) * 4}), 997)
     options = {"max_new_tokens": 4, "length_penalty": 0.7, "stop_ids": [STOP]}
     (found,) = beam_search(model, [[6]], n_beams=2, n_best=2, **options)
     texts = {tuple(text.tokens): text for text in found}
@@ -285,6 +285,23 @@ def test_G08_log_probs_are_those_of_the_returned_tokens(cache):
                 logits = model(torch.tensor([source]), torch.tensor([[1, *text.tokens[:-1]]]))
             expected = logits[0].log_softmax(-1).gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
             torch.testing.assert_close(torch.tensor(text.log_probs), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "slow", "score"),
+    [
+        # worse than the finished one while it runs (-2.6 / 2), better at its end (-2.9 / 5)
+        (1.0, {(2, 3, 3, 3, STOP): (-2.5, -0.1, -0.1, -0.1, -0.1)}, -2.9 / 5),
+        # at the limit it would be far worse (-1 * 9), but it ends with its next token (-1.1 * 3)
+        (-1.0, {(2, 3, STOP): (-0.9, -0.1, -0.1)}, -1.1 * 3),
+    ],
+)
+def test_a_text_that_can_still_win_is_waited_for(alpha, slow, score):
+    """[1, STOP] finishes first with -1 per token; the bound must not give up on the other."""
+    model = Toy(scripted({(1, STOP): (-1.0, -1.0), **slow}), 997)
+    options = {"max_new_tokens": 9, "length_penalty": alpha, "stop_ids": [STOP]}
+    (found,) = beam_search(model, [[6]], n_beams=2, **options)
+    assert_same(found, [(list(*slow), score)])
 
 
 @pytest.mark.parametrize(
@@ -345,7 +362,7 @@ def test_fewer_texts_than_asked_for_where_there_are_no_more():
 
 def test_the_search_ends_when_nothing_can_become_better():
     """A sure text of two tokens: what runs on is hopeless, and is left to itself."""
-    model = Toy(scripted({(1, STOP): -0.01}), 997)
+    model = Toy(scripted({(1, STOP): (-0.01, -0.01)}), 997)
     options = {"n_beams": 3, "max_new_tokens": 50, "stop_ids": [STOP]}
     (found,) = beam_search(model, [[6]], length_penalty=0.0, **options)
     assert found[0].tokens == [1, STOP]

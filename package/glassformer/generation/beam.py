@@ -63,7 +63,8 @@ def beam_search(
     ``n_best``. The latter changes no result: a text of log-probability ``p`` only loses by
     growing, so it scores at most ``p / length ** length_penalty``, the length being that at the
     limit, or that after one more token where the penalty is negative. A prompt that is done leaves
-    the batch (of a static cache its rows stay and are ignored), so no prompt disturbs another.
+    the batch (from a static cache it cannot, and nothing comes of its rows), so no prompt disturbs
+    another.
 
     Args:
         model: a decoder or an encoder-decoder, read as in :func:`generate`.
@@ -206,13 +207,10 @@ class _Search:
         """Take the prompts that are done out of the batch."""
         totals = self.totals.amax(dim=1).tolist()
         stay = [i for i, total in enumerate(totals) if not self._is_done(i, total, length)]
-        if len(stay) == len(self.prompts):
+        # the rows of a static cache stay: what still runs there is no longer among the best
+        if len(stay) == len(self.prompts) or (self.static and stay):
             return
         kept = torch.tensor(stay, dtype=torch.int64, device=self.totals.device)
-        if self.static and stay:  # the rows stay, and their beams are empty from now on
-            done = torch.ones_like(self.totals, dtype=torch.bool).index_fill(0, kept, False)
-            self.totals = self.totals.masked_fill(done, -math.inf)
-            return
         self.prompts = [self.prompts[i] for i in stay]
         if stay:
             rows = torch.arange(self.totals.numel(), device=kept.device).view_as(self.totals)

@@ -44,7 +44,7 @@ def texts(meaning):
 
 
 def a(name, **changes):
-    return Thing("what", noun(name), **{"count": 1, "definite": False} | changes)
+    return Thing("what", noun(name), **{"how_many": 1, "definite": False} | changes)
 
 
 YESTERDAY, TOMORROW = TIMES[0], TIMES[5]
@@ -70,7 +70,7 @@ YESTERDAY, TOMORROW = TIMES[0], TIMES[5]
             ),
         ),
         (
-            meaning(did="mitgebracht", tense="present", what=a("Ei", count=2), question=True),
+            meaning(did="mitgebracht", tense="present", what=a("Ei", how_many=2), question=True),
             (
                 "Bringt der Lehrer zwei Eier mit?",
                 "Does the teacher bring two eggs?",
@@ -91,7 +91,7 @@ YESTERDAY, TOMORROW = TIMES[0], TIMES[5]
                 what=a(
                     "Hund",
                     definite=True,
-                    count=3,
+                    how_many=3,
                     relative=(Thing("owner", noun("Frau"), 1, True), verb("gesucht")),
                 ),
                 when=TOMORROW,

@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 
 class Noun(NamedTuple):
-    """German with gender and plural, English with plural, Chinese with its classifier."""
+    """German with gender and plural, English with plural, Chinese with its classifier.
+
+    Book: cross_attention
+    """
 
     kind: str
     gender: str
@@ -21,6 +24,8 @@ class Verb(NamedTuple):
 
     ``particle`` is what a German main clause splits off and sends to its end: bringt … mit.
     ``preposition`` is what English puts after it: look for.
+
+    Book: cross_attention
     """
 
     objects: str
@@ -46,7 +51,7 @@ class Verb(NamedTuple):
 
 
 class Adjective(NamedTuple):
-    """The German stem, English, Chinese, and the kinds of nouns it fits."""
+    """The German stem, English, Chinese, and the kinds of nouns it fits. Book: cross_attention"""
 
     german: str
     english: str
@@ -55,7 +60,7 @@ class Adjective(NamedTuple):
 
 
 class Adverbial(NamedTuple):
-    """A time or a place: words with the same number translate each other."""
+    """A time or a place: words with the same number translate each other. Book: cross_attention"""
 
     german: str
     english: str

@@ -9,11 +9,14 @@ from glassformer.data._lexicon import Adjective, Adverbial, Noun, Verb
 
 
 class Thing(NamedTuple):
-    """A noun phrase. ``relative`` is a clause about it: (somebody, does something to it)."""
+    """A noun phrase. ``relative`` is a clause about it: (somebody, does something to it).
+
+    Book: cross_attention
+    """
 
     name: str  # of its marks
     noun: Noun
-    count: int  # 1, or 2 and 3 for "two" and "three"
+    how_many: int  # 1, or 2 and 3 for "two" and "three"
     definite: bool
     adjective: Adjective | None = None
     relative: "tuple[Thing, Verb] | None" = None
@@ -21,11 +24,11 @@ class Thing(NamedTuple):
     @property
     def plural(self) -> bool:
         """Whether the noun stands in the plural."""
-        return self.count > 1
+        return self.how_many > 1
 
 
 class Meaning(NamedTuple):
-    """Who does what to what, when, where; denied or asked."""
+    """Who does what to what, when, where; denied or asked. Book: cross_attention"""
 
     who: Thing
     verb: Verb
@@ -39,7 +42,7 @@ class Meaning(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word and the parts of the meaning that it expresses."""
+    """A word and the parts of the meaning that it expresses. Book: cross_attention"""
 
     text: str
     marks: frozenset[str]
@@ -90,7 +93,7 @@ _NUMBERS = {2: ("zwei", "two", "两"), 3: ("drei", "three", "三")}
 
 
 def german(meaning: Meaning) -> Words:
-    """The German sentence."""
+    """The German sentence. Book: cross_attention"""
     verb, denies_thing = meaning.verb, meaning.negated and not meaning.what.definite
     who = _german_thing(meaning.who, "nominative")
     what = _german_thing(meaning.what, "accusative", denied=denies_thing)
@@ -121,7 +124,7 @@ def _german_verb(verb: Verb, tense: str, *, plural: bool) -> tuple[Words, Words]
 def _german_thing(thing: Thing, case: str, *, denied: bool = False) -> Words:
     noun, name = thing.noun, thing.name
     gender = "p" if thing.plural else noun.gender
-    number = _NUMBERS[thing.count][0] if thing.plural else ""
+    number = _NUMBERS[thing.how_many][0] if thing.plural else ""
     endings = _MIXED
     if thing.definite:
         words = _word(_DEFINITE[case][gender], f"{name} the") + _word(number, f"{name} number")
@@ -152,7 +155,7 @@ def _german_thing(thing: Thing, case: str, *, denied: bool = False) -> Words:
 
 
 def english(meaning: Meaning) -> Words:
-    """The English sentence."""
+    """The English sentence. Book: cross_attention"""
     verb, third = meaning.verb, not meaning.who.plural
     who, what = _english_thing(meaning.who), _english_thing(meaning.what)
     when = _adverbial("when", meaning.when.english) if meaning.when else []
@@ -180,7 +183,7 @@ def _english_thing(thing: Thing) -> Words:
     adjective = thing.adjective.english if thing.adjective else ""
     words = _word("the", f"{name} the") if thing.definite else []
     if thing.plural:
-        words += _word(_NUMBERS[thing.count][1], f"{name} number")
+        words += _word(_NUMBERS[thing.how_many][1], f"{name} number")
     elif not thing.definite:
         words += _word("an" if (adjective or text)[0] in "aeio" else "a", f"{name} number")
     words += _word(adjective, f"{name} adjective") + _word(text, f"{name} noun")
@@ -195,7 +198,7 @@ def _english_thing(thing: Thing) -> Words:
 
 
 def chinese(meaning: Meaning) -> Words:
-    """The Chinese sentence."""
+    """The Chinese sentence. Book: cross_attention"""
     verb = meaning.verb
     who, what = _chinese_thing(meaning.who), _chinese_thing(meaning.what)
     when = _adverbial("when", meaning.when.chinese) if meaning.when else []
@@ -218,7 +221,7 @@ def chinese(meaning: Meaning) -> Words:
 
 def _chinese_thing(thing: Thing) -> Words:
     noun, name = thing.noun, thing.name
-    number = _NUMBERS[thing.count][2] if thing.plural else ""
+    number = _NUMBERS[thing.how_many][2] if thing.plural else ""
     words: Words = []
     if thing.relative is not None:  # what is said about a noun stands before it
         owner, verb = thing.relative

@@ -125,7 +125,7 @@ def _thing(draw: random.Random, name: str, kinds: str, *, definite: bool) -> Thi
     return Thing(
         name,
         noun,
-        count=draw.choice([1, 1, 1, 2, 3]),
+        how_many=draw.choice([1, 1, 1, 2, 3]),
         definite=definite,
         adjective=draw.choice(fitting) if fitting and draw.random() < 0.4 else None,
     )

@@ -129,7 +129,7 @@ def test_nothing_stays_behind():
     [
         ({"decoder.blocks.0.attn": [0]}, f"no attention of this model; did you mean '{SELF}'"),
         ({"decoder.blocks.0": [0]}, "'decoder.blocks.0' is no attention"),
-        ({SELF: [3]}, "has 3 heads and no head 3; give numbers from 0 to 2"),
+        ({SELF: [3]}, "has 3 heads and no head 3; give some of 0, 1, 2"),
         ({SELF: [-1]}, "no head -1"),
         ({SELF: [0], "x": [0]}, "'x' is no attention"),
     ],

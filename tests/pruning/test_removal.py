@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from glassformer import build_model, config_from_dict
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, GlassformerError
 from glassformer.introspect import ablate_heads, capture_attention
 from glassformer.pruning import drop_layers, every_other, prune_heads
 from glassformer.quantization import add_lora, quantize
@@ -240,6 +240,16 @@ def test_heads_keep_their_numbers():
     assert pruned.config.kept_heads(SECOND) == (0, 1, 2, 3, 4)
     with pytest.raises(ConfigError, match=r"head 1 is gone already; .* here are 0, 3, 4"):
         prune_heads(pruned, {FIRST: [1, 3]})
+
+
+def test_masking_a_pruned_model_counts_as_before():
+    model = scrambled(decoder_config(n_heads=5))
+    pruned = prune_heads(model, {FIRST: [0, 2]})
+    given = inputs(model)
+    want = masked(model, {FIRST: [0, 2, 3]}, given)
+    assert_close(masked(pruned, {FIRST: [3]}, given), want, atol=1e-10, rtol=0)
+    with pytest.raises(GlassformerError, match="has 3 heads and no head 2; give some of 1, 3, 4"):
+        masked(pruned, {FIRST: [2]}, given)
 
 
 def test_layers_keep_their_numbers():

@@ -77,7 +77,7 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iter
     Args:
         model: the model, not compiled.
         heads: name of an attention, as :func:`capture_attention` names it -> its heads to switch
-            off, counted from 0.
+            off, counted from 0. In a pruned model heads keep the numbers from before.
 
     Raises:
         GlassformerError: the model is compiled or has no attention, a name is unknown, or a head
@@ -92,17 +92,18 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iter
             raise GlassformerError(
                 f"{name!r} is no attention of this model; did you mean {near[0]!r}?"
             )
-        n_heads = attentions[name].n_heads
-        missing = [head for head in indices if not 0 <= head < n_heads]
+        here = attentions[name].heads
+        missing = [head for head in indices if head not in here]
         if missing:
             raise GlassformerError(
-                f"{name} has {n_heads} heads and no head {missing[0]}; give numbers from 0 to "
-                f"{n_heads - 1}"
+                f"{name} has {len(here)} heads and no head {missing[0]}; give some of "
+                f"{', '.join(map(str, here)) or 'none'}"
             )
     with ExitStack() as hooks:
         for name, indices in heads.items():
             attention = attentions[name]
-            silencer = _silencer(attention.n_heads, sorted(set(indices)))
+            places = [attention.heads.index(head) for head in sorted(set(indices))]
+            silencer = _silencer(attention.n_heads, places)
             hooks.callback(attention.o_proj.register_forward_pre_hook(silencer).remove)
         yield
 

@@ -96,6 +96,18 @@ def test_evaluate_measures(trained, text):
     assert f"{text}, dev" in other.output
 
 
+def test_evaluate_takes_no_text_for_granted(trained, text, tmp_path):
+    """A model without its run was trained on who knows what, and not on the default."""
+    folder, _ = trained
+    save_model(tmp_path / "m", load_model(folder), load_tokenizer(folder))
+    lost = run("evaluate", "--model", tmp_path / "m", code=2)
+    assert "no run of `glassformer train`; give --text" in one_clean_line(lost)
+    same = run("evaluate", "--model", tmp_path / "m", "--text", text)
+    assert same.output == run("evaluate", "--model", folder).output
+    wrong = run("evaluate", "--model", folder, "--source", text, "--target", text, code=2)
+    assert "holds a Decoder; give --text" in one_clean_line(wrong)
+
+
 def test_info(trained):
     folder, _ = trained
     machine = run("info").output

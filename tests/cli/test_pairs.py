@@ -188,10 +188,12 @@ def test_a_translator_without_its_run_needs_a_test_set(trained, files, tmp_path)
     folder, _ = trained
     save_model(tmp_path / "m", load_model(folder), load_tokenizer(folder))
     lost = run("evaluate", "--model", tmp_path / "m", code=2)
-    assert "does not say which pairs it was trained on" in one_clean_line(lost)
-    for options in (["--text", files[0]], ["--window", 3]):
-        wrong = run("evaluate", "--model", folder, *options, code=2)
-        assert "are for language models, so give --source" in one_clean_line(wrong)
+    assert "no run of `glassformer train`; give --source and --target" in one_clean_line(lost)
+    for options, said in (
+        (["--text", files[0]], "holds a EncoderDecoder; give --source and --target"),
+        (["--window", 3], "--window and --stride are for long texts of language models"),
+    ):
+        assert said in one_clean_line(run("evaluate", "--model", folder, *options, code=2))
 
 
 def test_info_of_a_translator(trained):

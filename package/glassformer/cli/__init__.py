@@ -1,9 +1,9 @@
-"""The command ``glassformer``: train, generate, translate, evaluate, info.
+"""The command ``glassformer``: train, generate, translate, evaluate, prune, info.
 
 Book: training
 """
 
-from glassformer.cli import evaluate, info, train, write
+from glassformer.cli import evaluate, info, prune, train, write
 from glassformer.cli.app import app
 
-__all__ = ["app", "evaluate", "info", "train", "write"]
+__all__ = ["app", "evaluate", "info", "prune", "train", "write"]

@@ -18,11 +18,11 @@ from glassformer.cli.app import (
     ModelFolder,
     app,
 )
+from glassformer.cli.corpora import texts_of
 from glassformer.cli.folders import load_writer
-from glassformer.cli.run import read_corpus
 from glassformer.cli.terminal import clean_errors, print_json, print_rows
 from glassformer.data import Tokenizer, read_pairs
-from glassformer.errors import CheckpointError, ConfigError
+from glassformer.errors import ConfigError
 from glassformer.evaluation import (
     Score,
     bleu,
@@ -32,7 +32,6 @@ from glassformer.evaluation import (
     evaluate_pairs,
 )
 from glassformer.models import Decoder, EncoderDecoder
-from glassformer.training import PairRecipe, Recipe, read_record, recipe_from_dict
 from glassformer.translation import Translator
 
 __all__ = ["evaluate"]
@@ -98,19 +97,33 @@ def evaluate(
         glassformer evaluate --model runs/translator --source news.de --target news.en
     """
     writer, tokenizer = load_writer(model, device)
-    if isinstance(writer, Decoder):
-        if source is not None or target is not None:
-            raise ConfigError(f"{model}: holds a Decoder, which does not translate; give --text")
-        found = _of_text(model, writer, tokenizer, text, split, window, stride)
+    if isinstance(writer, EncoderDecoder) and (window, stride) != (None, None):
+        raise ConfigError(
+            f"{model}: holds an EncoderDecoder; --window and --stride are for long texts of "
+            "language models, so leave them out"
+        )
+    found: dict[str, Any]
+    if isinstance(writer, EncoderDecoder) and source is not None and target is not None:
+        pairs = read_pairs(source, target).pairs  # a test set, all of it
+        found = {"text": f"{source}, {target}", "split": None}
+        found |= _of_pairs(writer, tokenizer, pairs, beams, tokenize, phones=False)
     else:
-        if text is not None or window is not None or stride is not None:
-            raise ConfigError(
-                f"{model}: holds a translator; --text, --window and --stride are for language "
-                "models, so give --source and --target, or --split"
-            )
-        name, part, pairs, phones = _pairs(model, source, target, split, download, accept_terms)
-        found = {"text": name, "split": part}
-        found |= _of_pairs(writer, tokenizer, pairs, beams, tokenize, phones)
+        texts = texts_of(
+            model,
+            writer,
+            text=text,
+            source=source,
+            target=target,
+            download=download,
+            accept_terms=accept_terms,
+        )
+        part = getattr(texts.corpus, split)
+        found = {"text": texts.name, "split": split}
+        if isinstance(writer, Decoder):
+            found |= _of_text(writer, tokenizer, part, window, stride)
+        else:
+            phones = texts.name == "cmudict"
+            found |= _of_pairs(writer, tokenizer, part, beams, tokenize, phones=phones)
     if json:
         print_json({name.lower().replace(" ", "_"): value for name, value in found.items()})
         return
@@ -120,20 +133,16 @@ def evaluate(
 
 
 def _of_text(
-    folder: Path,
     model: Decoder,
     tokenizer: Tokenizer,
-    text: Path | None,
-    split: str,
+    lines: Sequence[str],
     window: int | None,
     stride: int | None,
 ) -> dict[str, Any]:
-    source = read_record(folder).get("run", {}).get("text") if text is None else str(text)
     longest = model.config.max_len
     window = longest if window is None else window
     if not 1 <= window <= longest:
         raise ConfigError(f"--window {window} must be from 1 to {longest}, all this model can see")
-    lines = getattr(read_corpus(Recipe(text=source), saved=text is None), split)
     score = evaluate_nll(
         model,
         tokenizer.encode_stream(lines),
@@ -141,7 +150,7 @@ def _of_text(
         stride=stride,
         n_chars=sum(len(line) + 1 for line in lines),
     )
-    return {"text": source or "King James Bible", "split": split, **_surprise(score)}
+    return _surprise(score)
 
 
 def _surprise(score: Score) -> dict[str, Any]:
@@ -153,39 +162,13 @@ def _surprise(score: Score) -> dict[str, Any]:
     }
 
 
-def _pairs(
-    folder: Path,
-    source: Path | None,
-    target: Path | None,
-    split: str,
-    download: bool,
-    accept_terms: bool,
-) -> tuple[str, str | None, Sequence[Pair], bool]:
-    """The test set: its name, the part of it, its pairs, and whether the targets are phones."""
-    if (source is None) != (target is None):
-        raise ConfigError("a test set has two sides; give both --source and --target")
-    if source is not None and target is not None:
-        return f"{source}, {target}", None, read_pairs(source, target).pairs, False
-    run = read_record(folder).get("run")
-    try:
-        recipe = recipe_from_dict(run if isinstance(run, dict) else {})
-    except ConfigError as error:
-        raise CheckpointError(
-            f"{folder}: does not say which pairs it was trained on; give --source and --target"
-        ) from error
-    corpus = read_corpus(recipe, saved=True, download=download, accept_terms=accept_terms)
-    if not isinstance(recipe, PairRecipe):
-        raise CheckpointError(f"{folder}: was not trained on pairs; give --source and --target")
-    name = recipe.data or f"{recipe.source}, {recipe.target}"
-    return name, split, getattr(corpus, split), recipe.data == "cmudict"
-
-
 def _of_pairs(
     model: EncoderDecoder,
     tokenizer: Tokenizer,
     pairs: Sequence[Pair],
     beams: int,
     tokenize: str,
+    *,
     phones: bool,
 ) -> dict[str, Any]:
     """Surprise at the references, and how close the translations come to them.

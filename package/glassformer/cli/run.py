@@ -13,10 +13,11 @@ import torch
 import typer
 from rich.console import Console
 
+from glassformer.cli.corpora import read_corpus, recipe_of
 from glassformer.cli.terminal import interruptible, progress_bar
 from glassformer.costs import parameter_count
 from glassformer.data import Corpus, ParallelCorpus
-from glassformer.errors import CheckpointError, ConfigError, DataError
+from glassformer.errors import CheckpointError
 from glassformer.training import (
     PairBatches,
     PairRecipe,
@@ -24,13 +25,16 @@ from glassformer.training import (
     load_checkpoint,
     load_tokenizer,
     read_record,
-    recipe_from_dict,
     save_checkpoint,
 )
 from glassformer.training._folder import existing_folder
 from glassformer.training.step import make_scaler
 
-__all__ = ["read_corpus", "refuse_used", "run_training", "saved_recipe"]
+__all__ = [
+    "refuse_used",
+    "run_training",
+    "saved_recipe",
+]
 
 
 def run_training(
@@ -119,13 +123,7 @@ def saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe | PairRecipe:
     Raises:
         CheckpointError: no run in ``folder``, or one that was started otherwise.
     """
-    run = read_record(folder).get("run")
-    try:
-        recipe = recipe_from_dict(run if isinstance(run, dict) else {})
-    except ConfigError as error:
-        raise CheckpointError(
-            f"{folder}: holds a model but no run of `glassformer train`; train into a new folder"
-        ) from error
+    recipe = recipe_of(folder, "train into a new folder")
     saved = {**recipe.filled().to_dict(), "out": str(folder.resolve())}
     texts = [name for name in ("text", "source", "target") if saved.get(name) is not None]
     for name, value in typed.items():
@@ -136,27 +134,6 @@ def saved_recipe(folder: Path, typed: dict[str, Any]) -> Recipe | PairRecipe:
                 "leave it out, or start a new run with --out"
             )
     return dataclasses.replace(recipe, **{name: typed[name] for name in texts if name in typed})
-
-
-def read_corpus(
-    recipe: Recipe | PairRecipe, *, saved: bool, download: bool = False, accept_terms: bool = False
-) -> Corpus | ParallelCorpus:
-    """The text or the pairs of a recipe; files that a run was ``saved`` with may have moved since.
-
-    Raises:
-        DataError: they cannot be read.
-    """
-    try:
-        if isinstance(recipe, PairRecipe):
-            return recipe.corpus(download=download, accept_terms=accept_terms)
-        return recipe.corpus()
-    except DataError as error:
-        files = {name: getattr(recipe, name, None) for name in ("text", "source", "target")}
-        lost = [f"--{name}" for name, path in files.items() if path and not Path(path).exists()]
-        if not saved or not lost:
-            raise
-        moved = " and ".join(lost)
-        raise DataError(f"{error}; if the text has moved, say where with {moved}") from error
 
 
 def refuse_used(out: Path) -> None:

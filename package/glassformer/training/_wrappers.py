@@ -8,6 +8,8 @@ Book: training
 
 from torch import Tensor, nn
 
+from glassformer.training._ranks import whole
+
 __all__ = ["copied_weights", "plain_name", "unwrap"]
 
 _WRAPPERS = ("module", "_orig_mod")
@@ -38,5 +40,5 @@ def copied_weights(model: nn.Module) -> dict[str, Tensor]:
 
     Book: training
     """
-    state = unwrap(model).state_dict()
+    state = whole(unwrap(model).state_dict())
     return {plain_name(name): value.detach().clone() for name, value in state.items()}

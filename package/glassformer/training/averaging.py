@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import CheckpointError, ConfigError
+from glassformer.training._ranks import load_whole
 from glassformer.training._wrappers import copied_weights, unwrap
 
 __all__ = ["WeightAverage", "mean_weights"]
@@ -72,10 +73,10 @@ class WeightAverage:
         """Run a block with the mean in the place of the model's weights; then they come back."""
         own = copied_weights(model)
         try:
-            unwrap(model).load_state_dict(mean_weights(list(self.weights.values())))
+            load_whole(unwrap(model), mean_weights(list(self.weights.values())))
             yield
         finally:
-            unwrap(model).load_state_dict(own)
+            load_whole(unwrap(model), own)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data from which :meth:`load_state_dict` makes the same."""

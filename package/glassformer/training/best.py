@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from glassformer.training._ranks import load_whole
 from glassformer.training._wrappers import copied_weights, unwrap
 
 __all__ = ["BestModel"]
@@ -43,7 +44,7 @@ class BestModel:
     def restore(self, model: nn.Module) -> None:
         """Put the best weights into ``model``; without any, leave it as it is."""
         if self.weights:
-            unwrap(model).load_state_dict(self.weights)
+            load_whole(unwrap(model), self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data from which :meth:`load_state_dict` makes the same."""

@@ -25,6 +25,7 @@ from glassformer.data import Tokenizer
 from glassformer.errors import CheckpointError, ConfigError, TokenizerError
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
 from glassformer.training._folder import existing_folder, replace_folder
+from glassformer.training._ranks import rank, wait_for_all, whole
 from glassformer.training._wrappers import plain_name, unwrap
 from glassformer.training.averaging import mean_weights
 from glassformer.training.loop import Trainer
@@ -55,7 +56,7 @@ def save_model(folder: str | Path, model: nn.Module, tokenizer: Tokenizer | None
 
     Book: training
     """
-    _save(folder, model, unwrap(model).state_dict(), tokenizer, {}, {})
+    _save(folder, model, whole(unwrap(model).state_dict()), tokenizer, {}, {})
 
 
 def save_checkpoint(
@@ -69,7 +70,8 @@ def save_checkpoint(
 
     ``model.safetensors`` gets the weights with the lowest dev loss so far, or the current ones if
     there was no evaluation. An earlier checkpoint in ``folder`` is replaced at the very end, in
-    one move: whenever the process dies, the old one or the new one is there, complete.
+    one move: whenever the process dies, the old one or the new one is there, complete. With several
+    processes all must call this; the first one writes, and none goes on before it is done.
 
     Args:
         folder: made if it is missing.
@@ -247,6 +249,20 @@ def _save(
     config = getattr(unwrap(model), "config", None)
     if not isinstance(config, TransformerConfig):
         raise CheckpointError(f"{type(unwrap(model)).__name__} has no config to build it from")
+    if rank() == 0:
+        _write(folder, model, config, weights, tokenizer, files, record)
+    wait_for_all()
+
+
+def _write(
+    folder: str | Path,
+    model: nn.Module,
+    config: TransformerConfig,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer | None,
+    files: dict[str, bytes],
+    record: dict[str, Any],
+) -> None:
     tensors = {plain_name(name): t.detach().cpu().contiguous() for name, t in weights.items()}
     files = {
         MODEL: safetensors.torch.save(tensors),

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from glassformer.errors import CheckpointError, ConfigError, GlassformerError
 from glassformer.nn import Stack
+from glassformer.training._ranks import load_whole, rank, whole
 from glassformer.training._wrappers import unwrap
 from glassformer.training.averaging import WeightAverage
 from glassformer.training.batches import Batch, TrainingData
 from glassformer.training.best import BestModel
+from glassformer.training.distributed import gather, whole_model
 from glassformer.training.optimizer import make_optimizer
 from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
 from glassformer.training.step import Precision, make_scaler, train_step
@@ -260,7 +262,7 @@ class Trainer:
             return self._measure(self._dev_loss)
 
     def _measure(self, dev_loss: Callable[[nn.Module], float]) -> float:
-        loss = float(dev_loss(self.model))
+        loss = float(dev_loss(whole_model(self.model)))
         self.best.update(loss, self.model, self.step)
         return loss
 
@@ -275,10 +277,10 @@ class Trainer:
             **self._identity(),
             "step": self.step,
             "place": list(self._place),
-            "model": unwrap(self.model).state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": whole(unwrap(self.model).state_dict()),
+            "optimizer": whole(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict(),
-            "random": _random_state(self.device),
+            "random": gather([_random_state(self.device)]),
             "best": self.best.state_dict(),
             "average": self.average.state_dict(),
             "history": _pack(self.history),
@@ -298,15 +300,15 @@ class Trainer:
                     f"this state is of a run with other {name}: {_difference(theirs, ours)}; "
                     "build the trainer with the same, or start a new run"
                 )
-        unwrap(self.model).load_state_dict(state["model"])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        moments = copy.deepcopy(state["optimizer"])
+        load_whole(unwrap(self.model), state["model"], self.optimizer, moments)
         self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
         self.average.load_state_dict(state["average"])
         self.step = state["step"]
         self._place = (state["place"][0], state["place"][1])
         self.history = _unpack(state["history"])
-        _set_random_state(state["random"], self.device)
+        _set_random_state(state["random"][rank()], self.device)
 
     def _identity(self) -> dict[str, Any]:
         config = getattr(unwrap(self.model), "config", None)

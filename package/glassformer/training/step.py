@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from glassformer.errors import ConfigError, GlassformerError
 from glassformer.evaluation import device_of, evaluating
 from glassformer.models import Decoder, EncoderDecoder
+from glassformer.training._ranks import is_replica, sum_over_ranks, whole, world_size
 from glassformer.training._wrappers import unwrap
 from glassformer.training.batches import Batch, TrainingData
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
@@ -61,8 +62,8 @@ def train_step(
 ) -> StepResult:
     """One update from all the micro-batches together.
 
-    The gradient is that of the mean over all their tokens, as if they were one big batch. Where
-    no token counts, nothing changes.
+    The gradient is that of the mean over all their tokens, as if they were one big batch; with
+    several processes, over the tokens of all of them. Where no token counts, nothing changes.
 
     Args:
         model: in training mode; its parameters are updated.
@@ -82,7 +83,8 @@ def train_step(
     """
     device = next(model.parameters()).device
     scaler = make_scaler(precision, device) if scaler is None else scaler
-    n_tokens = sum(_count(model, batch) for batch in batches)
+    own_tokens = sum(_count(model, batch) for batch in batches)
+    n_tokens = int(sum_over_ranks([own_tokens], device)[0])
     if n_tokens == 0:
         return StepResult(0.0, 0, 0.0)
 
@@ -91,16 +93,18 @@ def train_step(
     for batch in batches:
         with autocast(precision, device):
             loss = batch_loss(model, batch.to(device), label_smoothing=label_smoothing)
-        scaler.scale(loss.total / n_tokens).backward()
+        mean = loss.total / (n_tokens / world_size())  # engines average over the processes
+        scaler.scale(mean).backward()
         nll += loss.nll
     scaler.unscale_(optimizer)
     limit = math.inf if clip_norm is None else clip_norm
-    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
-    _refuse_non_finite(float(nll), float(grad_norm), scaler)
+    grad_norm = float(whole(nn.utils.clip_grad_norm_(model.parameters(), limit)))
+    (nll_sum,) = sum_over_ranks([float(nll)], device)
+    _refuse_non_finite(nll_sum, grad_norm, scaler)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-    return StepResult(float(nll), n_tokens, float(grad_norm))
+    return StepResult(nll_sum, n_tokens, grad_norm)
 
 
 def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> TokenLoss:
@@ -117,6 +121,8 @@ def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) 
 
     Book: training
     """
+    if is_replica(model):
+        return TokenLoss(*model(batch, label_smoothing))
     pairs = batch.source is not None
     if isinstance(model, EncoderDecoder if pairs else Decoder) and packable(model):
         return _packed_loss(model, batch, label_smoothing)

@@ -16,6 +16,7 @@ from glassformer.training.checkpoint import (
     save_checkpoint,
     save_model,
 )
+from glassformer.training.lock import sole_run
 from glassformer.training.loop import StepReport, Trainer, TrainSettings
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
 from glassformer.training.optimizer import make_optimizer
@@ -31,6 +32,7 @@ from glassformer.training.step import (
     total_loss,
     train_step,
 )
+from glassformer.training.tensorboard import tensorboard_writer
 
 __all__ = [
     "Batch",
@@ -64,6 +66,8 @@ __all__ = [
     "recipe_from_dict",
     "save_checkpoint",
     "save_model",
+    "sole_run",
+    "tensorboard_writer",
     "token_loss",
     "total_loss",
     "train_step",

@@ -1,0 +1,58 @@
+"""Two runs never save into one folder."""
+
+import subprocess
+import sys
+
+import pytest
+from glassformer.errors import CheckpointError
+from glassformer.training import sole_run
+
+HOLD = """
+import sys
+from glassformer.training.lock import sole_run
+with sole_run(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path):
+    with sole_run(tmp_path / "a" / "run"):
+        with (
+            pytest.raises(CheckpointError, match="another run saves into it"),
+            sole_run(tmp_path / "a" / "run"),
+        ):
+            pass
+        with sole_run(tmp_path / "a" / "other"):
+            pass
+    with sole_run(tmp_path / "a" / "run"):
+        pass
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_an_error_gives_the_folder_back(tmp_path):
+    with pytest.raises(KeyError), sole_run(tmp_path / "run"):
+        raise KeyError
+    with sole_run(tmp_path / "run"):
+        pass
+
+
+def test_a_killed_run_gives_the_folder_back(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(CheckpointError, match="another run"), sole_run(tmp_path / "run"):
+        pass
+    process.kill()
+    process.communicate()
+    with sole_run(tmp_path / "run"):
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with (
+        pytest.raises(CheckpointError, match=r"\.run\.lock: cannot be written"),
+        sole_run(tmp_path / "file" / "run"),
+    ):
+        pass

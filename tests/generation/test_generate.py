@@ -327,12 +327,13 @@ def test_a_choice_sees_the_prompt_and_what_was_written_but_no_padding():
         seen.append([row[real].tolist() for row, real in zip(*text, strict=True)])
         return logits.argmax(-1)
 
-    model = Scripted([5, 3], [7, 8, 9], prompt=3)
-    generate(model, [[4], [1, 2, 6]], max_new_tokens=3, stop_ids=[3], choose=watch)
+    model = Scripted([5, 3], [7, 8, 9, 10], prompt=3)
+    generate(model, [[4], [1, 2, 6]], max_new_tokens=4, stop_ids=[3], choose=watch)
     assert seen == [
         [[4], [1, 2, 6]],
         [[4, 5], [1, 2, 6, 7]],
         [[4, 5, 3], [1, 2, 6, 7, 8]],
+        [[4, 5, 3], [1, 2, 6, 7, 8, 9]],
     ]
 
 

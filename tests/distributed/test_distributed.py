@@ -12,8 +12,8 @@ from glassformer.errors import CheckpointError, ConfigError
 from glassformer.training import load_checkpoint, load_model
 from glassformer.training.distributed import (
     ShardedData,
-    distributed,
     gather,
+    process_group,
     share,
     whole_model,
     wrap,
@@ -112,7 +112,7 @@ def test_what_cannot_work_is_refused(no_shape_checks):
 def test_alone_nothing_changes(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with distributed("cpu") as device:
+    with process_group("cpu") as device:
         assert device.type == "cpu"
         assert not torch.distributed.is_initialized()
     model = scrambled(decoder_config())

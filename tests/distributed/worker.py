@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from glassformer.training import _folder, load_checkpoint, load_model, save_checkpoint
-from glassformer.training.distributed import distributed, gather, rank, share, whole_model
+from glassformer.training.distributed import gather, process_group, rank, share, whole_model
 from support.together import digest, figures, trainer, weights
 
 
@@ -55,7 +55,7 @@ def die_while_saving(folder):
 
 
 def main(strategy, folder):
-    with distributed("cpu"):
+    with process_group("cpu"):
         results = {
             "figures": figures(strategy),
             "gathered": gather([i * i for i in share(range(5))]),

@@ -141,7 +141,7 @@ class PreparedDecoder(Decoder):
             "matrix from the model that it was made of"
         )
 
-    def state_dict(self, *args: Any, **keywords: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **keywords: Any) -> Any:
         """Packed weights are not for saving; they fit one machine and one dtype."""
         raise ConfigError("a prepared decoder cannot be saved; save the model that it was made of")
 

@@ -16,6 +16,15 @@ from glassformer.training.checkpoint import (
     save_checkpoint,
     save_model,
 )
+from glassformer.training.distributed import (
+    ShardedData,
+    gather,
+    process_group,
+    share,
+    shared_loss,
+    whole_model,
+    wrap,
+)
 from glassformer.training.lock import sole_run
 from glassformer.training.loop import StepReport, Trainer, TrainSettings
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
@@ -41,6 +50,7 @@ __all__ = [
     "PairRecipe",
     "Recipe",
     "RunRecipe",
+    "ShardedData",
     "StepReport",
     "StepResult",
     "TokenLoss",
@@ -54,6 +64,7 @@ __all__ = [
     "batch_loss",
     "chunked_token_loss",
     "counted",
+    "gather",
     "kernel_for",
     "load_checkpoint",
     "load_model",
@@ -62,10 +73,13 @@ __all__ = [
     "make_optimizer",
     "make_scaler",
     "mean_weights",
+    "process_group",
     "read_record",
     "recipe_from_dict",
     "save_checkpoint",
     "save_model",
+    "share",
+    "shared_loss",
     "sole_run",
     "tensorboard_writer",
     "token_loss",
@@ -74,4 +88,6 @@ __all__ = [
     "warmup_constant",
     "warmup_cosine",
     "warmup_inverse_sqrt",
+    "whole_model",
+    "wrap",
 ]

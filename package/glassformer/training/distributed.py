@@ -5,7 +5,7 @@
 FSDP2 (``strategy="fsdp"``) also divides weights, gradients and optimiser among the processes and
 collects the weights of one layer at a time, so that a model may be larger than one device::
 
-    with distributed() as device:
+    with process_group() as device:
         model = wrap(build_model(config).to(device), strategy="ddp")
         trainer = Trainer(model, ShardedData(data), settings)
         for report in trainer.run():
@@ -44,8 +44,8 @@ from glassformer.training.step import batch_loss, total_loss
 __all__ = [
     "ShardedData",
     "Strategy",
-    "distributed",
     "gather",
+    "process_group",
     "rank",
     "share",
     "shared_loss",
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def distributed(device: str | torch.device = "auto") -> Iterator[torch.device]:
+def process_group(device: str | torch.device = "auto") -> Iterator[torch.device]:
     """Join the processes that ``torchrun`` started, and leave them at the end.
 
     Started any other way, this process trains alone and nothing happens.
@@ -136,7 +136,7 @@ def _fully_sharded(replica: Replica) -> nn.Module:
     for part in replica.modules():
         if isinstance(part, Block):
             fully_shard(part)
-    return fully_shard(replica)
+    return cast(nn.Module, fully_shard(replica))
 
 
 def whole_model(model: nn.Module) -> nn.Module:

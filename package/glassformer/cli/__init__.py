@@ -1,9 +1,9 @@
-"""The command ``glassformer``: train, generate, translate, evaluate, prune, info.
+"""The command ``glassformer``: train, generate, translate, evaluate, prune, bench, info.
 
 Book: training
 """
 
-from glassformer.cli import evaluate, info, prune, train, write
+from glassformer.cli import bench, evaluate, info, prune, train, write
 from glassformer.cli.app import app
 
-__all__ = ["app", "evaluate", "info", "prune", "train", "write"]
+__all__ = ["app", "bench", "evaluate", "info", "prune", "train", "write"]

@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
 import torch
+from glassformer.evaluation import evaluate_sequences
 from glassformer.generation import generate
 from glassformer.interop import (
     config_to_hugging_face,
@@ -12,6 +13,7 @@ from glassformer.interop import (
     weight_table,
 )
 from glassformer.interop.tables import to_theirs
+from glassformer.quantization import model_bytes, quantize
 from torch.testing import assert_close
 
 transformers = pytest.importorskip("transformers")
@@ -124,3 +126,28 @@ def test_smollm2_tokenizer(smollm2, their_reading):
     ids = tokenizer.encode(text).ids
     assert ids == theirs.encode(text).ids
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+VERSE = (
+    "The LORD is my shepherd; I shall not want. He maketh me to lie down in green pastures: he "
+    "leadeth me beside the still waters."
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "group_size", "share", "change"),
+    [("int8", None, 0.42, 0.1), ("int4_asymmetric", 32, 0.37, 1e-6)],
+)
+def test_smollm2_in_fewer_bits(smollm2, scheme, group_size, share, change):
+    """Perplexity and size, before and after; what the file kept in 4 bits fits 4 bits again."""
+    ours, tokenizer = smollm2
+    small = quantize(ours, scheme, group_size=group_size)
+    before, after = (
+        evaluate_sequences(model, [tokenizer.encode(VERSE).ids], pad_id=0).perplexity
+        for model in (ours, small)
+    )
+    assert 10 < before < 30
+    assert after == pytest.approx(before, rel=change)
+    assert model_bytes(small) < share * model_bytes(ours)
+    matrix, codes = (model.decoder.blocks[7].feed_forward.up_proj.weight for model in (ours, small))
+    assert torch.equal(matrix, codes) == (scheme == "int4_asymmetric")

@@ -86,7 +86,7 @@ def encode(
         scale = _positive(groups.abs().amax(-1))
         levels = nf4_levels(device=weight.device)
         middles = (levels[1:] + levels[:-1]) / 2
-        codes = torch.bucketize(groups / scale[..., None], middles)
+        codes = torch.bucketize(groups / scale[..., None], middles, out_int32=True)
     else:
         largest = _largest(scheme)
         scale = _positive(groups.abs().amax(-1) / largest)

@@ -70,6 +70,8 @@ EXPLAINED = (
     "data",
     "costs",
     "introspect",
+    "pruning",
+    "quantization",
     "translation",
 )
 
@@ -82,6 +84,7 @@ HEAVY = (
     "safetensors",
     "scipy",
     "sentencepiece",
+    "torchao",
     "transformers",
     "typer",
     "yaml",

@@ -6,8 +6,7 @@ import pytest
 import torch
 from glassformer import attend, attention_weights
 from glassformer.errors import ConfigError, ShapeError
-from glassformer.functional import padding_mask
-from glassformer.functional.sparse import keep_top_k, top_k_attention
+from glassformer.functional import keep_top_k, padding_mask, top_k_attention
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close

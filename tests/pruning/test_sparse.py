@@ -4,7 +4,7 @@ import pytest
 import torch
 from glassformer.errors import ConfigError, GlassformerError
 from glassformer.evaluation import evaluate_nll
-from glassformer.functional.sparse import top_k_attention
+from glassformer.functional import top_k_attention
 from glassformer.introspect import capture_attention
 from glassformer.nn import MultiHeadAttention, split_heads
 from glassformer.pruning import sparse_attention

@@ -17,6 +17,7 @@ from glassformer.functional.positions import (
     rotary_angles,
     sinusoidal_positions,
 )
+from glassformer.functional.sparse import keep_top_k, top_k_attention
 
 __all__ = [
     "alibi_bias",
@@ -27,11 +28,13 @@ __all__ = [
     "causal_mask",
     "combine_masks",
     "flash_attend",
+    "keep_top_k",
     "padding_mask",
     "relative_position_buckets",
     "rotary_angles",
     "sinusoidal_positions",
     "sliding_window_mask",
     "token_mask_from_lengths",
+    "top_k_attention",
     "weighted_values",
 ]

@@ -170,6 +170,7 @@ class _Block(NamedTuple):
     qkv: Map
     out: Map
     heads: tuple[int, int]
+    numbers: list[int]
     feed_norm: Map
     feed_forward: Map
     pre_norm: bool
@@ -201,6 +202,8 @@ def _listen(
 ) -> Tensor:
     """Self-attention."""
     (n_heads, n_kv), (batch, q_len, _) = block.heads, x.shape
+    if not n_heads:  # pruned altogether: what is left is the bias of the output
+        return block.out(x)
     heads = block.qkv(x).view(batch, q_len, n_heads + 2 * n_kv, -1).transpose(1, 2)
     turning, v = heads[:, :-n_kv], heads[:, -n_kv:]
     if turns is not None:
@@ -210,6 +213,8 @@ def _listen(
     q, k = turning[:, :n_heads], turning[:, n_heads:]
     if layer is not None:
         k, v = layer.update(k, v)
+    if bias is not None:
+        bias = bias[:, block.numbers]  # made for the heads from before pruning
     if q_len > 1 or bias is not None:
         context = attend(q, k, v, mask=step.mask, bias=bias, is_causal=step.is_causal)
         return block.out(context.transpose(1, 2).flatten(2))
@@ -226,15 +231,24 @@ def _make_block(block: nn.Module, linear: Callable[..., Map], stream: torch.dtyp
     if not isinstance(block, Block) or block.cross_attn is not None:
         raise ConfigError(f"prepare knows no {type(block).__name__}; give a plain decoder")
     attn = block.self_attn
+    qkv = (attn.q_proj, attn.k_proj, attn.v_proj)
     return _Block(
         self_norm=_norm(block.self_attn_norm, stream),
-        qkv=linear(*_stacked(attn.q_proj, attn.k_proj, attn.v_proj)),
-        out=linear(*_stacked(attn.o_proj)),
+        qkv=linear(*_stacked(*qkv)) if attn.heads else _only_bias(None),
+        out=linear(*_stacked(attn.o_proj)) if attn.heads else _only_bias(attn.o_proj.bias),
         heads=(attn.n_heads, attn.n_kv_heads),
+        numbers=list(attn.heads),
         feed_norm=_norm(block.feed_forward_norm, stream),
         feed_forward=_feed_forward(block.feed_forward, linear, stream),
         pre_norm=block.pre_norm,
     )
+
+
+def _only_bias(bias: Tensor | None) -> Map:
+    def same_for_all(x: Tensor) -> Tensor:
+        return torch.zeros_like(x) if bias is None else bias.detach().to(x.dtype).expand_as(x)
+
+    return same_for_all
 
 
 def _feed_forward(module: nn.Module, linear: Callable[..., Map], stream: torch.dtype) -> Map:

@@ -1,0 +1,54 @@
+"""Pruned models go on working where others build on them: prepared, compiled, generating."""
+
+import pytest
+import torch
+from glassformer.generation import generate
+from glassformer.inference import prepare
+from glassformer.pruning import drop_layers, prune_heads
+from support.core import decoder_config, ids, scrambled
+from torch.testing import assert_close
+
+FIRST, SECOND = "decoder.blocks.0.self_attn", "decoder.blocks.1.self_attn"
+
+
+def pruned(**changes):
+    model = scrambled(decoder_config(n_layers=3, **changes), dtype=torch.float32)
+    return drop_layers(prune_heads(model, {FIRST: [0, 1, 2], SECOND: [1]}), [2])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"bias": False}, {"positions": "relative"}, {"norm_position": "post", "n_kv_heads": 1}],
+)
+@torch.no_grad()
+def test_prepared_for_writing(changes):
+    model = pruned(**changes)
+    fast = prepare(model, dtype=torch.float32)
+    tokens = ids(1, 7)
+    want = model(tokens)
+    assert_close(fast(tokens), want, atol=1e-5, rtol=1e-4)
+    cache = fast.new_cache()
+    steps = [fast(tokens[:, i : i + 1], cache=cache) for i in range(7)]
+    assert_close(torch.cat(steps, 1), want, atol=1e-5, rtol=1e-4)
+
+
+def test_writes_the_same_text_with_every_cache():
+    model = pruned()
+    prompt = ids(2, 5)
+    texts = []
+    for _ in range(2):
+        texts.append(generate(model, prompt, max_new_tokens=7).tokens)
+    tokens = prompt
+    with torch.no_grad():
+        for _ in range(7):
+            tokens = torch.cat((tokens, model(tokens)[:, -1:].argmax(-1)), 1)
+    assert torch.equal(texts[0], tokens[:, 5:])
+
+
+@torch.no_grad()
+def test_compiles_without_a_break(no_shape_checks):
+    model = pruned(positions="relative")
+    tokens = ids(2, 7)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert_close(compiled(tokens), model(tokens))
+    torch._dynamo.reset()

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import torch
 from glassformer.errors import GenerationError
-from glassformer.generation import generate, shaper, speculate, verify_draft
+from glassformer.generation import generate, sampler, shaper, speculate, verify_draft
 from hypothesis import given
 from hypothesis import strategies as st
 from support.core import decoder_config, scrambled
@@ -165,15 +165,13 @@ def test_the_penalty_sees_the_drafted_tokens():
     """Within one draft, a token that was just drafted is already penalised."""
     large, small = small_and_large()
     shape = shaper(temperature=0.0, repetition_penalty=1e3)
-    result = speculate(large, small, [5, 3], max_new_tokens=9, n_draft=4, shape=shape)
-    expected = generate(
-        large,
-        [[5, 3]],
-        max_new_tokens=9,
-        choose=lambda logits, text: shape(logits, text).argmax(-1),
-    )
-    assert result.tokens == expected.to_lists()[0]
-    assert len(set(result.tokens)) == 9
+    choose = sampler(temperature=0.0, repetition_penalty=1e3)
+    expected = generate(large, [[5, 3]], max_new_tokens=9, choose=choose).to_lists()[0]
+    assert len(set(expected)) == 9
+    for draft in (small, large):
+        result = speculate(large, draft, [5, 3], max_new_tokens=9, n_draft=4, shape=shape)
+        assert result.tokens == expected
+    assert result.acceptance_rate == 1.0
 
 
 @DRAFTS

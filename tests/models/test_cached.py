@@ -69,6 +69,20 @@ def test_E10_padded_rows_equal_their_own_run(static, positions, left, chunks):
             assert_close(logits[row, real], alone, atol=1e-5, rtol=0)
 
 
+@STATIC
+@pytest.mark.parametrize("chunks", [(5, 1, 1), (2, 3, 2), (L,)], ids=str)
+def test_experts_choose_for_each_token_alone(static, chunks):
+    """Without a capacity neither padding, nor batch, nor how a prompt is cut moves a token."""
+    model = scrambled(decoder_config(n_experts=5))
+    tokens = ids(2, L)
+    token_mask = torch.arange(L) < torch.tensor([L, 4])[:, None]
+    cache = model.new_cache(static=static, batch_size=2)
+    logits = in_chunks(model, tokens, cache, chunks, token_mask)
+    for row in range(2):
+        alone = model(tokens[row, token_mask[row]][None])[0]
+        assert_close(logits[row, token_mask[row]], alone, atol=1e-5, rtol=0)
+
+
 @POSITIONS
 def test_mask_as_wide_as_a_static_cache(positions):
     """One shape for all steps, so that a compiled step is compiled once."""

@@ -83,7 +83,7 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iter
         GlassformerError: the model is compiled or has no attention, a name is unknown, or a head
             is not there.
 
-    Source: Michel et al. 2019, section 3.2 (equation 2 with gates of 0). Book: visualization
+    Source: Michel et al. 2019, section 2.3. Book: visualization
     """
     attentions = parts_of(model, MultiHeadAttention)
     for name, indices in heads.items():

@@ -54,6 +54,14 @@ def test_a_saved_model_loads_again(tmp_path, family):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("family", ["phi3", "gpt2"])
+def test_parts_of_one_tensor_share_no_memory(tmp_path, family):
+    """A view of a fused tensor would keep all of it alive, and safetensors refuses to save it."""
+    folder, _ = saved(tmp_path, family)
+    places = [p.untyped_storage().data_ptr() for p in load_hugging_face(folder).parameters()]
+    assert len(set(places)) == len(places)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_weight_has_one_place_and_every_place_one_weight(family):
     """No two of ours read the same numbers, and none of ours is left out."""

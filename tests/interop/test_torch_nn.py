@@ -112,6 +112,19 @@ def test_attention_there_and_back():
     assert (ours.dropout, back.dropout, back.training) == (0.1, 0.1, False)
 
 
+def test_each_rate_of_dropout_keeps_its_place():
+    block = Block(
+        MultiHeadAttention(D, H, dropout=0.1),
+        FeedForward(D, F, dropout=0.2),
+        make_norm=lambda: LayerNorm(D),
+        dropout=0.3,
+    )
+    layer = stack_to_torch(Stack([block])).layers[0]
+    assert (layer.self_attn.dropout, layer.dropout.p, layer.dropout1.p) == (0.1, 0.2, 0.3)
+    back = stack_from_torch(stack_to_torch(Stack([block]))).blocks[0]
+    assert (back.self_attn.dropout, back.feed_forward.dropout.p, back.dropout.p) == (0.1, 0.2, 0.3)
+
+
 def test_the_copy_is_a_copy():
     theirs = encoder()
     ours = stack_from_torch(theirs)

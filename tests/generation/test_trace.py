@@ -22,7 +22,7 @@ def test_token_confidence_alternatives_and_entropy():
 
 
 def test_the_tokens_are_those_of_generate():
-    model = scrambled(decoder_config(), dtype=torch.float32)
+    model = scrambled(decoder_config(dropout=0.5), dtype=torch.float32).train()
     for attention in (False, True):
         steps = trace_generation(
             model, torch.tensor([5, 3]), max_new_tokens=9, stop_ids=[3], attention=attention
@@ -32,6 +32,7 @@ def test_the_tokens_are_those_of_generate():
         assert [step.confidence for step in steps] == pytest.approx(
             expected.confidence[0].tolist(), abs=1e-5
         )
+        assert model.training
         for step in steps:
             assert step.alternatives[0] == (step.token, pytest.approx(step.confidence, abs=1e-5))
             assert len(step.alternatives) == 5

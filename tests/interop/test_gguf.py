@@ -1,5 +1,7 @@
 """GGUF files, written small by the format's own writer."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -40,16 +42,21 @@ def model():
 def write(path, ours, *, architecture="llama", drop=(), quantised=False, **changes):
     """A file as llama.cpp has it; ``changes`` are keys of the tokenizer."""
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_vocab_size(CONFIG.vocab_size)
-    writer.add_context_length(CONFIG.max_len)
-    writer.add_embedding_length(CONFIG.d_model)
-    writer.add_feed_forward_length(CONFIG.ff_size)
-    writer.add_block_count(CONFIG.n_layers)
-    writer.add_head_count(CONFIG.n_heads)
-    writer.add_head_count_kv(CONFIG.kv_heads)
-    writer.add_layer_norm_rms_eps(CONFIG.norm_eps)
-    writer.add_rope_freq_base(CONFIG.rope_base)
-    writer.add_rope_dimension_count(CONFIG.d_head)
+    sizes = {
+        "add_vocab_size": CONFIG.vocab_size,
+        "add_context_length": CONFIG.max_len,
+        "add_embedding_length": CONFIG.d_model,
+        "add_feed_forward_length": CONFIG.ff_size,
+        "add_block_count": CONFIG.n_layers,
+        "add_head_count": CONFIG.n_heads,
+        "add_head_count_kv": CONFIG.kv_heads,
+        "add_layer_norm_rms_eps": CONFIG.norm_eps,
+        "add_rope_freq_base": CONFIG.rope_base,
+        "add_rope_dimension_count": CONFIG.d_head,
+    }
+    for method, value in sizes.items():
+        if method != changes.get("without"):
+            getattr(writer, method)(value)
     tokenizer = {"model": "gpt2", "pre": "smollm", "types": [3, 4] + [1] * 11, **changes}
     writer.add_tokenizer_model(tokenizer["model"])
     writer.add_tokenizer_pre(tokenizer["pre"])
@@ -136,6 +143,27 @@ def test_a_cut_file(tmp_path):
     path = write(tmp_path / "m.gguf", model())
     path.write_bytes(path.read_bytes()[:-999])
     with pytest.raises(CheckpointError, match="no readable GGUF"):
+        load_gguf(path)
+
+
+def test_a_size_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="does not say n_heads"):
+        load_gguf(write(tmp_path / "m.gguf", model(), without="add_head_count"))
+
+
+@pytest.mark.parametrize("without", ["add_vocab_size", "add_rope_dimension_count"])
+def test_some_sizes_are_known_from_others(tmp_path, without):
+    loaded, _ = load_gguf(write(tmp_path / "m.gguf", model(), without=without))
+    assert (loaded.config.vocab_size, loaded.config.d_head) == (len(TOKENS), 8)
+
+
+@pytest.mark.parametrize(
+    ("library", "error"), [("gguf", CheckpointError), ("tokenizers", TokenizerError)]
+)
+def test_without_the_library_its_name_is_given(tmp_path, monkeypatch, library, error):
+    path = write(tmp_path / "m.gguf", model())
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(error, match=rf"need[s]? {library}"):
         load_gguf(path)
 
 

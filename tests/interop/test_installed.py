@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, TokenizerError
 from glassformer.interop import installed, load_minilm, load_smollm2
 
 
@@ -44,3 +44,10 @@ class TestMissing:
 
     def test_the_package_is_never_imported(self, load, package):
         assert package[2].split("/")[0] not in sys.modules
+
+
+def test_without_the_library_its_name_is_given(monkeypatch, tmp_path):
+    monkeypatch.setattr(installed, "_checked", lambda package: tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(TokenizerError, match="needs tokenizers"):
+        load_minilm()

@@ -141,6 +141,7 @@ def test_the_copy_is_a_copy():
     [
         (lambda: encoder(activation=nn.ELU()), "no counterpart"),
         (lambda: encoder(bias=False), "bias"),
+        (lambda: nn.TransformerEncoder(encoder().layers[0], 2, nn.RMSNorm(D)), "nn.LayerNorm"),
         (lambda: nn.TransformerEncoder(nn.Linear(D, D), 2), "none of PyTorch's own layers"),
     ],
 )

@@ -85,17 +85,19 @@ def _read_roberta(settings: Settings) -> EncoderConfig:
     return EncoderConfig(**{**fields, "pad_id": pad_id, "max_len": bert.max_len - pad_id - 1})
 
 
-def _write_roberta(config: EncoderConfig) -> dict[str, Any]:
+def _first_position(config: EncoderConfig) -> int:
     if config.pad_id is None:
         raise ConfigError("RoBERTa counts positions from pad_id + 1; give the config a pad_id")
-    bert = _write_bert(config)
-    return {**bert, "max_position_embeddings": config.max_len + config.pad_id + 1}
+    return config.pad_id + 1
+
+
+def _write_roberta(config: EncoderConfig) -> dict[str, Any]:
+    length = config.max_len + _first_position(config)
+    return {**_write_bert(config), "max_position_embeddings": length}
 
 
 def _roberta_table(config: EncoderConfig) -> Table:
-    if config.pad_id is None:
-        raise ConfigError("RoBERTa counts positions from pad_id + 1; give the config a pad_id")
-    skip = skip_rows(config.pad_id + 1)
+    skip = skip_rows(_first_position(config))
     return [
         link._replace(steps=(skip,)) if link.ours == "embedding.positions.weight" else link
         for link in _bert_table(config)

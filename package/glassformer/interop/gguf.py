@@ -6,7 +6,7 @@ Book: evolution
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -59,9 +59,7 @@ def load_gguf(
     facts, tensors = _read(Path(path))
     config = _config(facts, tied="output.weight" not in tensors)
     model = model_with(config, gguf_table(config), tensors, dtype=dtype, source=str(path))
-    if not isinstance(model, Decoder):
-        raise CheckpointError(f"{path}: holds no decoder")
-    return model, _tokenizer(facts)
+    return cast(Decoder, model), _tokenizer(facts)
 
 
 def gguf_table(config: DecoderConfig) -> Table:
@@ -110,14 +108,16 @@ def _config(facts: dict[str, Any], *, tied: bool) -> DecoderConfig:
     architecture = facts.get("general.architecture")
     if architecture != "llama":
         raise ConfigError(f"general.architecture={architecture!r} is not supported, only 'llama'")
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"vocab_size": len(facts.get("tokenizer.ggml.tokens", []))}
     for key, value in facts.items():
         name = key.removeprefix("llama.")
         if name in _SIZES:
             fields[_SIZES[name]] = value
         elif name != key:
             raise ConfigError(f"{key}={value!r} is not supported; choose a plain LLaMA")
-    missing = sorted(set(_SIZES.values()) - fields.keys() - {"rope_base", "n_kv_heads"})
+    missing = sorted(
+        set(_SIZES.values()) - fields.keys() - {"rope_base", "n_kv_heads", "head_size"}
+    )
     if missing:
         raise ConfigError(f"the file does not say {', '.join(missing)}; convert the model again")
     return DecoderConfig(**fields, activation="swiglu", norm="rms", bias=False, tie_embeddings=tied)

@@ -8,9 +8,9 @@ Book: evolution
 import hashlib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, TokenizerError
 from glassformer.interop.gguf import load_gguf
 from glassformer.interop.hugging_face import load_hugging_face
 from glassformer.models import Decoder, Encoder
@@ -35,27 +35,31 @@ def load_minilm() -> "tuple[Encoder, Tokenizer]":
 
     Raises:
         CheckpointError: the package is not installed, or its weights are not the known ones.
+        TokenizerError: the library ``tokenizers`` is not installed.
 
     Source: Wang et al. 2020 for MiniLM; Reimers & Gurevych 2019 for the training on sentences.
     Book: evolution
     """
     weights = _checked(_MINILM)
-    from tokenizers import Tokenizer
-
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise TokenizerError(
+            'this tokenizer needs tokenizers; get it with: pip install "glassformer[interop]"'
+        ) from error
     tokenizer = Tokenizer.from_file(str(weights.with_name("tokenizer.json")))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    model = load_hugging_face(weights.parent)
-    if not isinstance(model, Encoder):
-        raise CheckpointError(f"{weights.parent}: holds no encoder; install the package again")
-    return model, tokenizer
+    return cast(Encoder, load_hugging_face(weights.parent)), tokenizer
 
 
 def load_smollm2() -> "tuple[Decoder, Tokenizer]":
     """SmolLM2-135M-Instruct: a LLaMA with grouped heads, from 4 bits a weight, and its tokenizer.
 
     Raises:
-        CheckpointError: the package is not installed, or its weights are not the known ones.
+        CheckpointError: the package is not installed, or its weights are not the known ones, or
+            the library ``gguf`` is missing.
+        TokenizerError: the library ``tokenizers`` is missing.
 
     Source: Ben Allal et al. 2025. Book: evolution
     """

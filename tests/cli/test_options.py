@@ -131,10 +131,20 @@ def test_help_teaches_by_examples_that_run(name):
     assert all(param.help for param in command.params if param.name != "help")
 
 
+def test_options_in_prose_are_code():
+    """On the site a bare ``--beams`` would become a dash."""
+    for command in COMMANDS.values():
+        prose = [line for line in command.help.splitlines() if not line.startswith("    ")]
+        for text in (*prose, *(param.help for param in command.params if param.name != "help")):
+            assert not re.search(r"(?<!`)--\w", text), text
+
+
 def test_the_program_lists_its_commands():
     page = run("--help").stdout
     assert all(name in page for name in COMMANDS)
-    assert set(COMMANDS) >= {"train", "generate", "translate", "evaluate", "info"}
+    assert set(COMMANDS) == {
+        "train", "translate", "generate", "evaluate", "prune", "bench", "info",
+    }  # fmt: skip
 
 
 def test_json_of_an_evaluation(trained):

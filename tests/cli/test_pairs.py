@@ -104,6 +104,17 @@ def test_a_run_ends_when_it_is_out_of_patience(files, tmp_path):
     assert f"Out of patience after step {match[1]} of 40." in again
 
 
+def test_a_missing_data_set_says_what_to_type(tmp_path, monkeypatch):
+    """The library names arguments; here they are options, and nothing is fetched unasked."""
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "none"))
+    out = ["--out", tmp_path / "r"]
+    lost = run("train", "--data", "tatoeba-deu-eng", *out, code=2)
+    assert "pass --download" in one_clean_line(lost)
+    terms = run("train", "--data", "multi30k", *out, code=2)
+    assert "pass --accept-terms" in one_clean_line(terms)
+    assert "=True" not in lost.stderr + terms.stderr
+
+
 def test_options_of_the_other_kind_are_refused(files, tmp_path):
     out = ["--out", tmp_path / "r"]
     both = ["--source", files[0], "--target", files[1]]

@@ -25,6 +25,7 @@ app = typer.Typer(
     help="Train small Transformers on text, let them write and translate, and measure them.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 

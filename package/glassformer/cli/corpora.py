@@ -51,12 +51,14 @@ def read_corpus(
             return recipe.corpus(download=download, accept_terms=accept_terms)
         return recipe.corpus()
     except DataError as error:
+        said = str(error)
+        for switch in ("download", "accept_terms"):
+            said = said.replace(f"{switch}=True", f"--{switch.replace('_', '-')}")
         files = {name: getattr(recipe, name, None) for name in ("text", "source", "target")}
         lost = [f"--{name}" for name, path in files.items() if path and not Path(path).exists()]
-        if not saved or not lost:
-            raise
-        moved = " and ".join(lost)
-        raise DataError(f"{error}; if the text has moved, say where with {moved}") from error
+        if saved and lost:
+            said += f"; if the text has moved, say where with {' and '.join(lost)}"
+        raise DataError(said) from error
 
 
 def texts_of(

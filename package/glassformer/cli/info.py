@@ -37,7 +37,7 @@ def info(
 ) -> None:
     """Show versions and the machine, and what a model costs.
 
-    Without --model the presets of `glassformer train` are shown. For example:
+    Without `--model` the presets of `glassformer train` are shown. For example:
 
         glassformer info --model runs/decoder --json
     """

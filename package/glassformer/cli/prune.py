@@ -55,8 +55,8 @@ def prune(
     text: Annotated[
         Path | None, typer.Option(help="A UTF-8 text. Default: the one of the training.")
     ] = None,
-    source: Annotated[Path | None, typer.Option(help="Of a translator, with --target.")] = None,
-    target: Annotated[Path | None, typer.Option(help="Of a translator, with --source.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Of a translator, with `--target`.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Of a translator, with `--source`.")] = None,
     seed: Annotated[int, typer.Option(help="Of the order of the text, and of chance.")] = 0,
     device: DeviceName = "auto",
     download: Download = False,

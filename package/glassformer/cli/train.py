@@ -38,7 +38,7 @@ def train(
         Path | None, typer.Option(help="Translate: a UTF-8 text, one sentence a line.")
     ] = None,
     target: Annotated[
-        Path | None, typer.Option(help="Translate: what each line of --source becomes.")
+        Path | None, typer.Option(help="Translate: what each line of `--source` becomes.")
     ] = None,
     out: Annotated[Path, typer.Option(help="New folder for the model.")] = Path("runs/decoder"),
     resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
@@ -85,7 +85,7 @@ def train(
 ) -> None:
     """Train a tokenizer and a model: a decoder on a text, or a translator on pairs.
 
-    --data, or --source and --target, makes it a translator, for which some defaults differ.
+    `--data`, or `--source` and `--target`, makes it a translator, for which some defaults differ.
     Ctrl-C finishes the step, saves, and prints the command that goes on bit for bit. Options may
     stand in a file, as in `preset: tiny` and `steps: 500`. For example:
 

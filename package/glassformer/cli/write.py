@@ -99,8 +99,8 @@ def translate(
 ) -> None:
     """Translate line by line: line n of the output belongs to line n of the input.
 
-    An empty line stays empty. With --n-best above 1 each translation is a line of its own: the
-    number of its sentence from 0, its score and its text, with tabs between. With --json every
+    An empty line stays empty. With `--n-best` above 1 each translation is a line of its own: the
+    number of its sentence from 0, its score and its text, with tabs between. With `--json` every
     sentence is one line of JSON. For example:
 
         echo "Das Wetter ist schön." | glassformer translate --model runs/translator

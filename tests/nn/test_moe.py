@@ -215,3 +215,8 @@ def test_no_capacity_at_all(capacity):
 def test_another_width():
     with pytest.raises(ShapeError, match="width 6 were given to a mixture of width 5"):
         mixture()(torch.randn(2, D + 1).double())
+
+
+def test_repr():
+    shown = repr(MixtureOfExperts(D, F, n_experts=X, capacity=1.5))
+    assert "n_experts=7, experts_per_token=2, capacity=1.5" in shown

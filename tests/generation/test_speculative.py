@@ -1,5 +1,6 @@
 """Speculative decoding: the large model's own distribution, whatever the draft."""
 
+import copy
 import itertools
 from unittest import mock
 
@@ -9,16 +10,18 @@ from glassformer.errors import GenerationError
 from glassformer.generation import generate, sampler, shaper, speculate, verify_draft
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core import decoder_config, scrambled
+from support.core import decoder_config, scramble, scrambled
 from support.toys import Toy, listener, table_rule
 
 DRAFTS = pytest.mark.parametrize("n_draft", [1, 3, 7])
 
 
-def small_and_large():
-    large = scrambled(decoder_config(), dtype=torch.float32)
+def models(**changes):
+    """A large model, one that often agrees with it, and a small one that never does."""
+    large = scrambled(decoder_config(tie_embeddings=False, **changes)).float()
+    near = scramble(copy.deepcopy(large), by=0.05)
     small = scrambled(decoder_config(n_layers=1, d_model=12, positions="learned")).float()
-    return large, small
+    return large, near, small
 
 
 @given(st.integers(0, 2**16), st.integers(2, 5), st.sampled_from([0.3, 1.0, 4.0]))
@@ -124,18 +127,19 @@ def test_texts_are_distributed_as_the_large_models(no_shape_checks):
 
 
 @DRAFTS
-@pytest.mark.parametrize("stop_ids", [[], [3, 5, 8]])
+@pytest.mark.parametrize("stop_ids", [[], [17, 12]])
 def test_the_default_is_greedy_decoding(n_draft, stop_ids):
-    large, small = small_and_large()
+    large, near, small = models()
     options = {"max_new_tokens": 13, "stop_ids": stop_ids}
     expected = generate(large, [[4, 1, 2, 6, 3]], **options)
-    for draft in (small, large):
+    for draft in (near, small, large):
         result = speculate(large, draft, [4, 1, 2, 6, 3], n_draft=n_draft, **options)
         assert result.tokens == expected.to_lists()[0]
         log_probs = torch.tensor(result.log_probs)
         torch.testing.assert_close(log_probs, expected.log_probs[0], rtol=0, atol=1e-5)
         if not stop_ids:
             assert result.n_passes + result.n_accepted == 13
+            assert draft is not near or 0 < result.n_accepted < result.n_judged
 
 
 def test_a_perfect_draft_saves_passes_and_a_useless_one_costs_none():
@@ -156,15 +160,25 @@ def test_a_perfect_draft_saves_passes_and_a_useless_one_costs_none():
 
 def test_the_penalty_sees_the_drafted_tokens():
     """Within one draft, a token that was just drafted is already penalised."""
-    large, small = small_and_large()
+    large, near, small = models()
     shape = shaper(temperature=0.0, repetition_penalty=1e3)
     choose = sampler(temperature=0.0, repetition_penalty=1e3)
     expected = generate(large, [[5, 3]], max_new_tokens=9, choose=choose).to_lists()[0]
     assert len(set(expected)) == 9
-    for draft in (small, large):
+    for draft in (near, small, large):
         result = speculate(large, draft, [5, 3], max_new_tokens=9, n_draft=4, shape=shape)
         assert result.tokens == expected
     assert result.acceptance_rate == 1.0
+
+
+@DRAFTS
+def test_a_sliding_window_takes_rejected_drafts_back(n_draft):
+    """The window is shorter than the text and than some drafts."""
+    large, near, _ = models(sliding_window=4)
+    options = {"max_new_tokens": 13}
+    result = speculate(large, near, [4, 1, 2, 6, 3], n_draft=n_draft, **options)
+    assert result.tokens == generate(large, [[4, 1, 2, 6, 3]], **options).to_lists()[0]
+    assert 0 < result.n_accepted < result.n_judged
 
 
 @DRAFTS
@@ -177,7 +191,7 @@ def test_translators_speculate_over_one_source(n_draft):
 
 
 def test_the_seed_decides_and_the_models_are_left_as_they_were():
-    large, small = (model.train() for model in small_and_large())
+    large, small, _ = (model.train() for model in models())
     state = torch.get_rng_state()
     runs = [
         speculate(large, small, [5], max_new_tokens=11, seed=seed, shape=shaper(temperature=3.0))

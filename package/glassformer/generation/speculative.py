@@ -15,6 +15,7 @@ from glassformer.evaluation.mode import evaluating
 from glassformer.generation._session import Request, Session, open_session, prepare
 from glassformer.generation.samplers import Shape, Text, sample, shaper
 from glassformer.generation.step import Writer
+from glassformer.kv_cache import GrowingCache, KVCache, SlidingWindowCache
 
 __all__ = ["Speculation", "speculate", "verify_draft"]
 
@@ -128,13 +129,28 @@ def speculate(
         )
     rows = [[int(token) for token in prompt]]
     request, draft_request = (
-        prepare(each, rows, max_new_tokens=max_new_tokens, bos_id=bos_id, stop_ids=stop_ids)
+        prepare(
+            each,
+            rows,
+            max_new_tokens=max_new_tokens,
+            bos_id=bos_id,
+            stop_ids=stop_ids,
+            cache=_cache_to_crop(each),
+        )
         for each in (model, draft)
     )
     device = request.text.tokens.device
     generator = None if seed is None else torch.Generator(device).manual_seed(seed)
     with evaluating(model), evaluating(draft):
         return _speculate(request, draft_request, n_draft, shape, generator)
+
+
+def _cache_to_crop(model: Writer) -> KVCache:
+    """A cache that can take back rejected tokens, which one that forgets old ones cannot."""
+    cache = model.new_cache()
+    if isinstance(cache, SlidingWindowCache):
+        return GrowingCache(len(cache.layers))
+    return cache
 
 
 def _speculate(

@@ -68,7 +68,7 @@ class TestAttention:
         same_gradients(got, want, x)
 
     def test_causal_and_padding(self, training):
-        """M06: their True hides, ours allows."""
+        """Their True hides, ours allows."""
         ours, theirs = self.pair(training)
         x, _ = x_and_memory()
         token_mask = real(5, 3, width=T)
@@ -124,8 +124,8 @@ class TestLayers:
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 @pytest.mark.parametrize("mode", ["train", "eval", "no_grad"])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_whole_transformer(mode, norm_first):
-    """M15: in three modes, compared at real places only; theirs zeroes padding in one of them."""
+def test_M15_whole_transformer_in_three_modes(mode, norm_first):
+    """Compared at real places only: theirs zeroes or cuts off padding in one of its modes."""
     theirs = nn.Transformer(
         D, H, 2, 2, F, 0.0, "relu", batch_first=True, norm_first=norm_first
     ).double()
@@ -136,6 +136,7 @@ def test_whole_transformer(mode, norm_first):
     with torch.set_grad_enabled(mode != "no_grad"):
         encoded = theirs.encoder(memory, src_key_padding_mask=mask_to_torch(source_mask))
         got_encoded = encoder(memory, mask=padding_mask(source_mask))
+        assert got_encoded.shape == memory.shape
         width = encoded.shape[1]  # its fast path cuts off what is padding in every row
         seen = source_mask[:, :width]
         close(got_encoded[:, :width][seen], encoded[seen])

@@ -35,6 +35,8 @@ class Family:
         ignored: patterns of names that a file may hold and our models have no use for: old buffers,
             and heads of pretraining.
         harmless: config keys that do not change what the model computes.
+
+    Book: evolution
     """
 
     config: type[TransformerConfig]

@@ -17,6 +17,13 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        CheckpointError: the file is missing or holds something else.
+
+    Book: evolution
+    """
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
@@ -31,6 +38,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder by name.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or a pickle, or an index and its shards
+            disagree.
+
+    Book: evolution
+    """
     if not (folder / INDEX).exists():
         return _read_shard(folder / WEIGHTS)
     places = read_json(folder / INDEX).get("weight_map")

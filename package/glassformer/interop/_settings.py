@@ -43,6 +43,8 @@ class Settings:
 
     Args:
         data: the content of ``config.json``.
+
+    Book: evolution
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -108,5 +110,8 @@ class Settings:
 
 
 def spelling(names: Mapping[str, str], ours: str) -> str:
-    """Their name of our activation; an unknown one comes back as it is, and is refused later."""
+    """Their name of our activation; an unknown one comes back as it is, and is refused later.
+
+    Book: evolution
+    """
     return next((theirs for theirs, mine in names.items() if mine == ours), ours)

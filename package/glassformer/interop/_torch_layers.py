@@ -55,6 +55,7 @@ def layer_table(d_model: int, *, cross: bool) -> Table:
 
 
 def stack_table(blocks: Sequence[Block], *, cross: bool, norm: bool) -> Table:
+    """All layers of a stack and its closing norm. Book: evolution"""
     d_model = blocks[0].self_attn.q_proj.in_features
     layer = layer_table(d_model, cross=cross)
     closing = both("norm", "norm") if norm else []
@@ -62,6 +63,7 @@ def stack_table(blocks: Sequence[Block], *, cross: bool, norm: bool) -> Table:
 
 
 def make_attention(module: nn.MultiheadAttention) -> MultiHeadAttention:
+    """Our attention for theirs, without its weights. Book: evolution"""
     if module.in_proj_weight is None or module.in_proj_bias is None:
         raise ConfigError("kdim, vdim or bias=False have no counterpart; use one width and biases")
     if module.bias_k is not None or module.add_zero_attn:
@@ -71,6 +73,7 @@ def make_attention(module: nn.MultiheadAttention) -> MultiHeadAttention:
 
 
 def make_block(layer: Any) -> Block:
+    """One of our blocks for one of their layers, without its weights. Book: evolution"""
     cross = isinstance(layer, nn.TransformerDecoderLayer)
     return Block(
         make_attention(layer.self_attn),
@@ -104,12 +107,14 @@ def _activation(given: Callable[[Tensor], Tensor]) -> Activation:
 
 
 def make_norm(norm: nn.Module) -> LayerNorm:
+    """One of our norms for one of theirs. Book: evolution"""
     if not isinstance(norm, nn.LayerNorm) or norm.bias is None:
         raise ConfigError(f"{norm} has no counterpart; use nn.LayerNorm with weight and bias")
     return LayerNorm(norm.normalized_shape[0], eps=norm.eps)
 
 
 def layers_of(module: nn.TransformerEncoder | nn.TransformerDecoder) -> list[Any]:
+    """Their layers, all of PyTorch's own kinds. Book: evolution"""
     kinds = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     for layer in module.layers:
         if not isinstance(layer, kinds):
@@ -118,6 +123,7 @@ def layers_of(module: nn.TransformerEncoder | nn.TransformerDecoder) -> list[Any
 
 
 def check_attention(attention: MultiHeadAttention) -> None:
+    """Refuse attention that ``nn.MultiheadAttention`` cannot hold. Book: evolution"""
     d_model = attention.q_proj.in_features
     projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
     if any(p.bias is None or p.weight.shape != (d_model, d_model) for p in projections):
@@ -128,6 +134,7 @@ def check_attention(attention: MultiHeadAttention) -> None:
 
 
 def make_layer(block: Block) -> nn.Module:
+    """One of their layers for one of our blocks, without its weights. Book: evolution"""
     network = block.feed_forward
     if not isinstance(network, FeedForward) or network.gate_proj is not None:
         raise ConfigError("nn.Transformer has no gates and no experts; keep this model in ours")
@@ -155,6 +162,7 @@ def make_layer(block: Block) -> nn.Module:
 
 
 def make_their_norm(norm: nn.Module) -> nn.LayerNorm:
+    """One of their norms for one of ours. Book: evolution"""
     if not isinstance(norm, LayerNorm) or norm.bias is None:
         raise ConfigError(f"nn.Transformer's layers have LayerNorm with a bias, not {norm}")
     return nn.LayerNorm(norm.weight.shape[0], eps=norm.eps)

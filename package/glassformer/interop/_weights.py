@@ -31,6 +31,8 @@ def model_with(
 
     Raises:
         CheckpointError: names that are missing or unknown, or shapes that differ.
+
+    Book: evolution
     """
     model = skeleton(config)
     wanted = names_and_shapes(model.state_dict(), table)
@@ -57,7 +59,10 @@ def model_with(
 
 
 def skeleton(config: TransformerConfig) -> Decoder | Encoder | EncoderDecoder:
-    """A model without numbers: names and shapes, no memory, no random state used."""
+    """A model without numbers: names and shapes, no memory, no random state used.
+
+    Book: evolution
+    """
     with torch.device("meta"):
         return build_model(config)
 
@@ -69,6 +74,8 @@ def known_names(
 
     Raises:
         CheckpointError: a copy that differs from what it should equal.
+
+    Book: evolution
     """
     wanted = {link.theirs for link in family.table(config)}
     doubles, computed = family.doubles(config), family.computed(config)

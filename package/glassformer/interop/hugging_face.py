@@ -59,7 +59,7 @@ def config_from_hugging_face(data: Mapping[str, Any]) -> TransformerConfig:
     """Our config for the content of a ``config.json``.
 
     ``model_type`` names the family. Their rates of dropout, one per place, become our one: that of
-    the sublayers' output.
+    the sublayers' output. T5 knows no longest sequence: ``max_len`` is its ``n_positions``, or 512.
 
     Raises:
         ConfigError: another family, a setting that our models do not have, or an unknown key. The
@@ -123,7 +123,7 @@ def load_hugging_face(
     Every tensor is accounted for: a name that is missing, unknown, of another shape, or a copy
     that should equal another tensor and does not, is an error. Passed over are only buffers that
     are computed anyway (masks, position ids, sinusoids, rotary frequencies), BERT's pooler and the
-    heads of its pretraining.
+    heads of its pretraining. The row of padding is what the file says, zeros or not.
 
     Args:
         folder: with ``config.json`` and ``model.safetensors``, or shards and their index.

@@ -1,9 +1,11 @@
 """Beam search of a translator."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from glassformer.generation import beam_search
+from glassformer.inference import prepare
 from torch import Tensor
 
 from bench.measure import System, Table, compare
@@ -24,13 +26,17 @@ def searching(size: str, rounds: int, rows: int) -> Table:
     n_new = 24 if size == "full" else 5
     source = torch.randint(1, model.config.vocab_size, (rows, 15))
 
-    def ours() -> Tensor:
-        found = beam_search(
-            model, source, n_beams=N_BEAMS, max_new_tokens=n_new, bos_id=START, stop_ids=()
-        )
-        return torch.tensor([best[0].tokens for best in found])
+    def ours(writer: Any) -> Callable[[], Tensor]:
+        def search() -> Tensor:
+            found = beam_search(
+                writer, source, n_beams=N_BEAMS, max_new_tokens=n_new, bos_id=START, stop_ids=()
+            )
+            return torch.tensor([best[0].tokens for best in found])
 
-    systems = [System("ours", ours)]
+        return search
+
+    prepared = prepare(model, batch_size=rows * N_BEAMS)
+    systems = [System("ours, as trained", ours(model)), System("ours, prepared", ours(prepared))]
     theirs = hugging_face(model, "marian")
     if theirs is not None:
         theirs.eval()

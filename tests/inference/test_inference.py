@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from glassformer.errors import CacheError, ConfigError
-from glassformer.generation import generate
+from glassformer.errors import CacheError, ConfigError, ShapeError
+from glassformer.generation import beam_search, generate
 from glassformer.inference import prepare
-from support.core import decoder_config, ids, scrambled
+from support.core import decoder_config, ids, scrambled, translator_config
 from torch import nn
 from torch.testing import assert_close
 
@@ -95,6 +95,48 @@ def test_a_torch_without_packed_products_serves_too(monkeypatch):
     for dtype, tolerance in TOLERANCES:
         got = prepare(model, dtype=dtype, batch_size=2)(tokens)
         assert float((got - want).norm() / want.norm()) < tolerance
+
+
+TRANSLATORS = {
+    "paper": {"positions": "sinusoidal", "norm_position": "post", "activation": "relu"},
+    "own source": {"source_vocab_size": 31, "n_kv_heads": 1, "head_bias": True},
+    "t5": {"positions": "relative", "activation": "geglu", "norm": "rms", "bias": False},
+}
+
+
+@pytest.mark.parametrize("variant", TRANSLATORS)
+@torch.no_grad()
+def test_a_translator_is_prepared_too(variant, no_shape_checks):
+    model = scrambled(translator_config(**TRANSLATORS[variant]), dtype=torch.float32)
+    prepared = prepare(model)
+    source, target = ids(3, 7), ids(3, 9)
+    mask = torch.arange(7) < torch.tensor([7, 2, 5])[:, None]
+    want = model(source, target, source_mask=mask)
+    got = prepared(source, target, source_mask=mask)
+    scale = float(want.abs().max())
+    assert_close(got / scale, want / scale, atol=1e-5, rtol=0)
+    memory = prepared.encode(source, token_mask=mask)
+    cache, cross = prepared.new_cache(), prepared.new_cross_cache()
+    parts = [
+        prepared.decode(target[:, a:b], memory, memory_mask=mask, cache=cache, cross_cache=cross)
+        for a, b in itertools.pairwise((0, 5, 6, 7, 9))
+    ]
+    got = prepared.head(torch.cat(parts, dim=1))
+    assert_close(got / scale, want / scale, atol=1e-5, rtol=0)
+    with pytest.raises(ShapeError, match="needs its output"):
+        prepared.decode(target, None)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_beam_search_takes_a_prepared_translator(use_cache):
+    model = scrambled(translator_config(), dtype=torch.float32)
+    sources = [[3, 5, 7, 11], [13, 17], [19]]
+    options = {"n_beams": 3, "n_best": 2, "max_new_tokens": 7, "bos_id": 1, "stop_ids": [2]}
+    want = beam_search(model, sources, **options)
+    got = beam_search(prepare(model, batch_size=9), sources, use_cache=use_cache, **options)
+    for mine, yours in zip(got, want, strict=True):
+        assert [text.tokens for text in mine] == [text.tokens for text in yours]
+        assert [text.score for text in mine] == pytest.approx([t.score for t in yours], abs=1e-4)
 
 
 def test_generation_takes_it_as_a_model():

@@ -1,8 +1,8 @@
-"""A trained decoder prepared once for writing.
+"""A trained model prepared once for writing.
 
 Book: kv_cache
 """
 
-from glassformer.inference.decoder import PreparedDecoder, prepare
+from glassformer.inference.prepared import PreparedDecoder, PreparedTranslator, prepare
 
-__all__ = ["PreparedDecoder", "prepare"]
+__all__ = ["PreparedDecoder", "PreparedTranslator", "prepare"]

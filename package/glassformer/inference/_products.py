@@ -1,17 +1,22 @@
-"""Products with a weight matrix that lies in memory as this machine reads it fastest.
+"""Layers as plain functions, their weights in memory as this machine reads them fastest.
 
 Book: kv_cache
 """
 
+import copy
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["Map", "packed_linear"]
+from glassformer.nn import LayerNorm
+
+__all__ = ["Map", "frozen", "packed_dtypes", "packed_linear", "packed_norm"]
 
 Map = Callable[[Tensor], Tensor]
+M = TypeVar("M", bound=nn.Module | None)
 
 LARGE = 1 << 20  # numbers of a matrix from which oneDNN's own layout pays off for several rows
 
@@ -60,6 +65,24 @@ def packed_dtypes() -> set[torch.dtype]:
 
 def _float(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.float()
+
+
+def packed_norm(module: nn.Module | None, stream: torch.dtype) -> Map:
+    """A norm in ``stream`` as a plain function; nothing for ``None``. Book: kv_cache"""
+    if module is None:
+        return lambda x: x
+    module = frozen(module, stream)
+    if not isinstance(module, LayerNorm):
+        return module.forward
+    shape, weight, bias, eps = module.weight.shape, module.weight, module.bias, module.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+def frozen(module: M, stream: torch.dtype) -> M:
+    """A copy of a module for evaluation, or the None that was given. Book: kv_cache"""
+    if module is None:
+        return module
+    return copy.deepcopy(module).to(stream).eval().requires_grad_(False)
 
 
 def _transposed(weight: Tensor, bias: Tensor | None) -> Map:

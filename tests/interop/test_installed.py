@@ -1,5 +1,6 @@
 """Models that come as packages: found without importing them, or a word of what is missing."""
 
+import subprocess
 import sys
 
 import pytest
@@ -51,3 +52,14 @@ def test_without_the_library_its_name_is_given(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(TokenizerError, match="needs tokenizers"):
         load_minilm()
+
+
+def test_no_other_library_is_loaded_before_it_is_needed():
+    code = (
+        "import sys, glassformer.interop\n"
+        "print({'transformers', 'gguf', 'tokenizers'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "set()"

@@ -9,7 +9,10 @@ ENTRIES = re.findall(
     r"@\w+\{\w+,(.*?)\n\}", (BOOK / "references.bib").read_text(encoding="utf-8"), flags=re.DOTALL
 )
 # "Vaswani et al. 2017", "Junczys-Dowmunt et al. 2018", "Bahdanau, Cho and Bengio 2015"
-SEVERAL = r"(?<!-)\b([A-Z][a-z]+(?:-[A-Z][a-z]+)*)(?:, [A-Z][a-z]+)*(?: et al\.| and others| (?:&|and) [A-Z][a-z]+)"
+SEVERAL = (
+    r"(?<!-)\b([A-Z][a-z]+(?:-[A-Z][a-z]+)*)(?:, [A-Z][a-z]+)*"
+    r"(?: et al\.| and others| (?:&|and) [A-Z][a-z]+)"
+)
 YEAR = r" ((?:19|20)\d\d)\b"
 IN_DOCSTRINGS = re.compile(f"{SEVERAL}?{YEAR}")  # one author too: "Shazeer 2020"
 IN_PROSE = re.compile(f"{SEVERAL}{YEAR}")

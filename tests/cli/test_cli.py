@@ -16,7 +16,14 @@ from glassformer.cli import run as training_run
 from glassformer.cli import terminal
 from glassformer.data import load_text, train_tokenizer
 from glassformer.evaluation import evaluate_nll
-from glassformer.training import Recipe, load_model, load_tokenizer, read_record, save_model
+from glassformer.training import (
+    Recipe,
+    load_model,
+    load_tokenizer,
+    read_record,
+    save_model,
+    sole_run,
+)
 from support.commands import SMALL, one_clean_line, run
 from support.runs import tiny_decoder
 
@@ -224,6 +231,23 @@ def test_a_folder_in_use_is_not_overwritten(trained, text, tmp_path):
     used = run("train", "--text", text, "--out", folder, code=2)
     assert f"continue its run with --resume {folder}" in used.stderr
     assert (folder / "record.json").read_bytes() == before
+
+
+def test_two_runs_do_not_share_a_folder(trained, text):
+    folder, _ = trained
+    with sole_run(folder):
+        busy = run("train", "--resume", folder, code=2)
+    assert "another run saves into it" in one_clean_line(busy)
+    run("train", "--resume", folder)
+
+
+def test_curves_for_tensorboard(text, tmp_path):
+    options = ["--text", text, "--out", tmp_path / "run", "--steps", 3, *SMALL]
+    run("train", *options, "--tensorboard", tmp_path / "curves")
+    (events,) = (tmp_path / "curves").iterdir()
+    written = events.read_bytes()
+    assert b"loss/train" in written
+    assert b"loss/dev" in written
 
 
 def test_errors_are_one_line(trained, text, tmp_path):

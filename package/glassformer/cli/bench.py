@@ -18,7 +18,6 @@ from glassformer.errors import ConfigError
 from glassformer.functional import attend
 from glassformer.generation import generate
 from glassformer.inference import prepare
-from glassformer.lab import interleaved
 from glassformer.models import Decoder, EncoderDecoder
 from glassformer.training import Batch, batch_loss, token_loss
 
@@ -77,6 +76,8 @@ def bench(
 
 
 def _timed(job: str, rivals: Rivals, rounds: int) -> dict[str, Any]:
+    from glassformer.lab import interleaved  # which loads what counts operations
+
     times = interleaved(rivals, rounds)
     ways = [{"name": name, "seconds": times.median(name)} for name in rivals]
     return {"job": job, "ways": ways, "ratio": times.ratio(*rivals)}

@@ -6,6 +6,8 @@ Book: training
 import dataclasses
 import functools
 import shlex
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,13 @@ from glassformer.training import (
     PairBatches,
     PairRecipe,
     Recipe,
+    StepReport,
+    Trainer,
     load_checkpoint,
     load_tokenizer,
     read_record,
     save_checkpoint,
+    tensorboard_writer,
 )
 from glassformer.training._folder import existing_folder
 from glassformer.training.step import make_scaler
@@ -45,6 +50,7 @@ def run_training(
     resumed: bool,
     download: bool = False,
     accept_terms: bool = False,
+    tensorboard: Path | None = None,
 ) -> None:
     """Train to the end, or to Ctrl-C, and leave a complete checkpoint in ``folder``.
 
@@ -72,20 +78,9 @@ def run_training(
         console.print(f"{n:,} pairs are longer than {recipe.length} tokens, and left out")
     size = parameter_count(recipe.config(tokenizer.vocab_size))
     console.print(f"{size:,} parameters on {device}, after step {trainer.step}, in {folder}")
-    stopped = ""
-    try:
-        with interruptible() as stop, progress_bar(console, trainer) as show:
-            for report in trainer.run():
-                if report.step % recipe.save_interval == 0 or trainer.done:
-                    save()  # before the report, which may meet a closed pipe
-                show(report)
-                if stop.is_set():
-                    break
-        if not trainer.done:
-            save()
-            stopped = "all of it is saved"
-    except KeyboardInterrupt:  # the second Ctrl-C, which does not wait
-        stopped = f"step {read_record(folder)['step']} is saved"
+    resumed_at = trainer.step if resumed else None
+    with _curves(tensorboard, resumed_at) as write:
+        stopped = _train(console, trainer, folder, recipe.save_interval, save, write)
     if stopped:
         console.print(f"Stopped after step {trainer.step}; {stopped}. Continue with:")
         console.print(f"  glassformer train --resume {shlex.quote(str(folder))}")
@@ -93,6 +88,41 @@ def run_training(
     if trainer.step < recipe.steps:
         console.print(f"Out of patience after step {trainer.step} of {recipe.steps}.")
     _say_what_is_next(console, folder, trainer.best.loss, corpus)
+
+
+def _train(
+    console: Console,
+    trainer: Trainer,
+    folder: Path,
+    save_interval: int,
+    save: Callable[[], None],
+    write: Callable[[StepReport], None],
+) -> str:
+    """Run, save and report; what of it is saved if Ctrl-C came before the end, else nothing."""
+    try:
+        with interruptible() as stop, progress_bar(console, trainer) as show:
+            for report in trainer.run():
+                if report.step % save_interval == 0 or trainer.done:
+                    save()  # before the report, which may meet a closed pipe
+                write(report)
+                show(report)
+                if stop.is_set():
+                    break
+        if not trainer.done:
+            save()
+            return "all of it is saved"
+    except KeyboardInterrupt:  # the second Ctrl-C, which does not wait
+        return f"step {read_record(folder)['step']} is saved"
+    return ""
+
+
+def _curves(
+    folder: Path | None, resumed_at: int | None
+) -> AbstractContextManager[Callable[[StepReport], None]]:
+    """What takes the reports of a run to TensorBoard, or nowhere."""
+    if folder is None:
+        return nullcontext(lambda report: None)
+    return tensorboard_writer(folder, resumed_at=resumed_at)
 
 
 def _describe(console: Console, corpus: ParallelCorpus) -> None:

@@ -14,7 +14,7 @@ from glassformer.cli.run import refuse_used, run_training, saved_recipe
 from glassformer.cli.terminal import clean_errors
 from glassformer.devices import pick_device
 from glassformer.errors import ConfigError
-from glassformer.training import PairRecipe, Recipe
+from glassformer.training import PairRecipe, Recipe, sole_run
 from glassformer.training.loop import Schedule
 from glassformer.training.pair_recipe import DataSetName
 from glassformer.training.recipe import PresetName
@@ -78,6 +78,9 @@ def train(
     eval_every: Annotated[int | None, typer.Option(help="Default: a tenth of the steps.")] = None,
     save_every: Annotated[int | None, typer.Option(help="Default: as eval-every.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, dropout and order.")] = 0,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write curves for TensorBoard into this folder.")
+    ] = None,
     device: DeviceName = "auto",
     download: Download = False,
     accept_terms: AcceptTerms = False,
@@ -108,16 +111,22 @@ def train(
         name: given[name] for name in given if name in {*_fields(Recipe), *_fields(PairRecipe)}
     }
     chosen = pick_device(device, given_as="--device")
-    corpus_options = {"download": download, "accept_terms": accept_terms}
     if resume is None:
-        recipe = _recipe(typed)
+        recipe, folder = _recipe(typed), out
         refuse_used(out)
-        run_training(recipe, out, chosen, resumed=False, **corpus_options)
     else:
-        if "out" in given:
-            typed["out"] = given["out"]
-        recipe = saved_recipe(resume, typed)
-        run_training(recipe, resume, chosen, resumed=True, **corpus_options)
+        typed |= {"out": given["out"]} if "out" in given else {}
+        recipe, folder = saved_recipe(resume, typed), resume
+    with sole_run(folder):
+        run_training(
+            recipe,
+            folder,
+            chosen,
+            resumed=resume is not None,
+            download=download,
+            accept_terms=accept_terms,
+            tensorboard=tensorboard,
+        )
 
 
 def _fields(kind: type[Recipe] | type[PairRecipe]) -> set[str]:

@@ -18,8 +18,10 @@ from glassformer.training.checkpoint import (
 )
 from glassformer.training.distributed import (
     ShardedData,
+    agree,
     gather,
     process_group,
+    sharded,
     share,
     shared_loss,
     whole_model,
@@ -59,6 +61,7 @@ __all__ = [
     "TrainingData",
     "WeightAverage",
     "WindowBatches",
+    "agree",
     "autocast",
     "average_checkpoints",
     "batch_loss",
@@ -78,6 +81,7 @@ __all__ = [
     "recipe_from_dict",
     "save_checkpoint",
     "save_model",
+    "sharded",
     "share",
     "shared_loss",
     "sole_run",

@@ -7,7 +7,7 @@ collects the weights of one layer at a time, so that a model may be larger than 
 
     with process_group() as device:
         model = wrap(build_model(config).to(device), strategy="ddp")
-        trainer = Trainer(model, ShardedData(data), settings)
+        trainer = Trainer(model, sharded(data), settings)
         for report in trainer.run():
             ...
         save_checkpoint(folder, trainer)
@@ -44,9 +44,11 @@ from glassformer.training.step import batch_loss, total_loss
 __all__ = [
     "ShardedData",
     "Strategy",
+    "agree",
     "gather",
     "process_group",
     "rank",
+    "sharded",
     "share",
     "shared_loss",
     "whole_model",
@@ -199,6 +201,19 @@ class ShardedData:
         batch = self.data.load([~i for i in indices])
         nothing = torch.zeros_like(batch.targets, dtype=torch.bool)
         return dataclasses.replace(batch, target_mask=nothing)
+
+
+def sharded(data: TrainingData) -> TrainingData:
+    """The share of this process in ``data``; alone, the data itself. Book: training"""
+    return data if world_size() == 1 else ShardedData(data)
+
+
+def agree(wish: bool, device: torch.device) -> bool:
+    """Whether any process wishes it, such as to stop; all must ask at the same place.
+
+    Book: training
+    """
+    return sum_over_ranks([wish], device)[0] > 0
 
 
 def share(items: Sequence[T]) -> list[T]:

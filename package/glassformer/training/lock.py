@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from glassformer.errors import CheckpointError
+from glassformer.training._ranks import rank
 
 __all__ = ["sole_run"]
 
@@ -32,6 +33,9 @@ def sole_run(folder: str | Path) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
+        yield
+        return
+    if rank():  # the first of several processes that train together is the one that writes
         yield
         return
     folder = Path(folder).resolve()

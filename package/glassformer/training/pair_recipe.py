@@ -25,9 +25,9 @@ from glassformer.data import (
 from glassformer.errors import ConfigError
 from glassformer.models import EncoderDecoder
 from glassformer.training.batches import PairBatches
+from glassformer.training.distributed import sharded, shared_loss, wrap
 from glassformer.training.loop import Schedule, Trainer
 from glassformer.training.recipe import Recipe, RunRecipe
-from glassformer.training.step import total_loss
 
 __all__ = ["DataSetName", "PairRecipe", "recipe_from_dict"]
 
@@ -137,11 +137,11 @@ class PairRecipe(RunRecipe):
         )
 
         def dev_loss(model: nn.Module) -> float:
-            return total_loss(model, dev).mean_nll
+            return shared_loss(model, dev).mean_nll
 
         torch.manual_seed(self.seed)
         model = EncoderDecoder(self.config(tokenizer.vocab_size, tokenizer.pad_id)).to(device)
-        return Trainer(model, train, self.settings(), dev_loss=dev_loss)
+        return Trainer(wrap(model), sharded(train), self.settings(), dev_loss=dev_loss)
 
 
 def recipe_from_dict(data: dict[str, Any]) -> Recipe | PairRecipe:

@@ -23,6 +23,7 @@ from glassformer.errors import ConfigError
 from glassformer.evaluation import evaluate_nll
 from glassformer.models import Decoder
 from glassformer.training.batches import WindowBatches
+from glassformer.training.distributed import sharded, wrap
 from glassformer.training.loop import Schedule, Trainer, TrainSettings
 from glassformer.training.step import Precision
 
@@ -241,7 +242,7 @@ class Recipe(RunRecipe):
         torch.manual_seed(self.seed)
         model = Decoder(self.config(tokenizer.vocab_size, tokenizer.pad_id)).to(device)
         data = WindowBatches(views, self.batch_size, seed=self.seed)
-        return Trainer(model, data, self.settings(), dev_loss=dev_loss)
+        return Trainer(wrap(model), sharded(data), self.settings(), dev_loss=dev_loss)
 
     def filled(self) -> "Recipe":
         """The same recipe with the values in place that ``None`` stands for."""

@@ -8,6 +8,7 @@ from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
 from glassformer.visualization.flow import attention_flow
 from glassformer.visualization.heat_maps import heat_map
+from glassformer.visualization.paths import path_picture
 from glassformer.visualization.styling import PALETTE, rounded, safe_label, style
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "heat_map",
     "line_chart",
     "loss_curve",
+    "path_picture",
     "query_compass",
     "rounded",
     "safe_label",

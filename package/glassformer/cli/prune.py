@@ -172,8 +172,9 @@ def _without_layers(
 
 
 def _group(model: Decoder | EncoderDecoder) -> int:
-    """Query heads that share a key/value head go together."""
-    return model.config.n_heads // model.config.kv_heads
+    """Query heads that share a key/value head go together, unless one serves them all."""
+    n_heads, kv_heads = model.config.n_heads, model.config.kv_heads
+    return 1 if kv_heads == 1 else n_heads // kv_heads
 
 
 def _size(model: nn.Module) -> int:

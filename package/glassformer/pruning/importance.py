@@ -141,7 +141,7 @@ def weakest_heads(
         importance: from :func:`head_importance` or :func:`random_importance`.
         n: heads to name, over all attentions together; a multiple of ``group``.
         group: query heads of a key/value head (``n_heads // n_kv_heads``): groups are judged by
-            their sum and named as a whole.
+            their sum and named as a whole. With one key/value head for all, 1 will do.
 
     Raises:
         ConfigError: more heads than there are, a negative number, or parts of groups.

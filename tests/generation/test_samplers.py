@@ -205,3 +205,9 @@ def test_a_sampler_draws_from_what_its_shaper_leaves(seed, temperature, k, p):
     generator = torch.Generator().manual_seed(seed)
     expected = sample(shaper(**options)(logits, seen), generator)
     assert torch.equal(sampler(**options, seed=seed)(logits, seen), expected)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_refused(seed):
+    with pytest.raises(GenerationError, match=f"seed={seed} must be from 0"):
+        sampler(seed=seed)

@@ -99,7 +99,7 @@ def test_p_equal_to_q_is_always_accepted_and_an_impossible_token_never():
 
 
 def test_texts_are_distributed_as_the_large_models(no_shape_checks):
-    """All texts of 3 tokens over 3 ids: their counts in 1 000 runs, against the exact ones."""
+    """All texts of 3 tokens over 3 ids: their counts in 600 runs, against the exact ones."""
     large_rule, small_rule = table_rule(2, 3, spread=1.0), table_rule(3, 3, spread=1.0)
     large, small = Toy(large_rule, 3), Toy(small_rule, 3)
     texts = list(itertools.product(range(3), repeat=3))
@@ -110,7 +110,7 @@ def test_texts_are_distributed_as_the_large_models(no_shape_checks):
         ]
     )
     counts = torch.zeros(len(texts))
-    for seed in range(1_000):
+    for seed in range(600):
         result = speculate(
             large, small, [2], max_new_tokens=3, n_draft=2, seed=seed, shape=shaper()
         )

@@ -14,7 +14,7 @@ from glassformer.generation import (
     stream,
     trace_generation,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.core import decoder_config, ids, scrambled
 from support.toys import listener
@@ -212,6 +212,7 @@ def splits(draw, total=8):
 MODEL = listener(positions="rotary", n_kv_heads=1)
 
 
+@settings(max_examples=15)
 @given(splits(), st.booleans(), st.booleans())
 def test_any_split_of_a_target_prefix_equals_one_pass(chunks, static, use_cross_cache):
     torch.manual_seed(len(chunks))

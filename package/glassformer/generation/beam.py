@@ -79,8 +79,8 @@ def beam_search(
         cache: an empty cache to use; a static one has ``n_beams`` rows for each prompt.
         use_cache: False reads everything again for each token.
 
-    Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012, section 2.4;
-    the score is that of Wu et al. 2016, equation 14, with the plain length as its penalty.
+    Source: Sutskever et al., "Sequence to Sequence Learning with Neural Networks", 2014, section
+    3.2; the score is that of Wu et al. 2016, equation 14, with the plain length as its penalty.
 
     Raises:
         GenerationError: as :func:`generate`, and on ``n_best`` above ``n_beams`` or numbers

@@ -68,7 +68,8 @@ def penalise_repetition(
     and 1.2 is the paper's choice; below 1 repetition is rewarded. A prompt that is continued
     counts, padding and an encoder's source do not.
 
-    Source: Keskar et al., "CTRL", 2019, section 4.1; the sign rule is that of its code.
+    Source: Keskar et al., "CTRL", 2019, section 4.1, which divides; a negative logit would become
+    more likely so, and is multiplied.
 
     Raises:
         GenerationError: a penalty that is not positive or not finite.

@@ -27,6 +27,20 @@ def test_the_loss_falls():
     assert trainer.history == reports
 
 
+def test_L05_reports_give_the_plain_loss_whatever_the_smoothing():
+    """Before the first update the two runs are one model: smoothing changes only where it goes."""
+    first = {}
+    for eps in (0.0, 0.3):
+        trainer = make_trainer(dropout=0.0, label_smoothing=eps, eval_every=1, dev_loss=dev_loss)
+        before = trainer.evaluate()
+        (report,) = trainer.run(until=1)
+        first[eps] = (before, report.loss)
+        assert report.grad_norm > 0
+        first[eps, "norm"] = report.grad_norm
+    assert first[0.0] == first[0.3]
+    assert first[0.0, "norm"] != first[0.3, "norm"]
+
+
 def test_learning_rates_follow_the_schedule():
     trainer = make_trainer(steps=13, warmup=3)
     assert [r.lr for r in trainer.run()] == [trainer.settings.lr_at(s) for s in range(13)]

@@ -1,5 +1,7 @@
 """Packed tokens: the same numbers as padded rows, for the work of the real tokens."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -136,6 +138,20 @@ def test_the_loss_of_a_padded_batch(norm_position):
         torch.autograd.grad(loss, list(model.parameters())), expected, strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_L04_two_sentences_padded_to_5_and_to_50_are_the_same_batch():
+    model = scrambled(translator_config(pad_id=0, max_len=53), dtype=torch.float32)
+    source, target, mask = ids(2, 5), ids(2, 6), mask_of(5, 3)
+    results = []
+    for width in (5, 50):
+        pad = partial(F.pad, pad=(0, width - 5))
+        batch = Batch(pad(target[:, :-1]), pad(target[:, 1:]), pad(mask), pad(source), pad(mask))
+        loss = batch_loss(model, batch, label_smoothing=0.1)
+        assert loss.n_tokens == 8
+        gradients = torch.autograd.grad(loss.mean, list(model.parameters()))
+        results.append((loss.mean.detach(), gradients))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
 def test_only_the_tokens_that_a_target_depends_on_are_computed():

@@ -1,10 +1,14 @@
 """Finding the modules to look at. Book: visualization"""
 
+from collections.abc import Callable
 from typing import TypeVar
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from glassformer.errors import GlassformerError
+from glassformer.nn.multi_head import MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -29,3 +33,21 @@ def parts_of(model: nn.Module, kind: type[M]) -> dict[str, M]:
     if not found:
         raise GlassformerError(f"{type(model).__name__} has no {kind.__name__} to look at")
     return found
+
+
+def on_heads(
+    attention: MultiHeadAttention,
+    change: Callable[[Float[Tensor, "*lead n_heads d_head"]], Tensor],
+) -> RemovableHandle:
+    """Let ``change`` see what the heads say, and replace it, before ``o_proj`` mixes them.
+
+    There the outputs of all heads lie side by side, on every path of the attention.
+
+    Book: visualization
+    """
+    n_heads = attention.n_heads
+
+    def replace(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (change(inputs[0].unflatten(-1, (n_heads, -1))).flatten(-2),)
+
+    return attention.o_proj.register_forward_pre_hook(replace)

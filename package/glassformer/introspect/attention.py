@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import GlassformerError
-from glassformer.introspect._parts import parts_of
+from glassformer.introspect._parts import on_heads, parts_of
 from glassformer.nn.multi_head import MultiHeadAttention
 
 __all__ = ["ablate_heads", "capture_attention"]
@@ -103,16 +103,15 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iter
         for name, indices in heads.items():
             attention = attentions[name]
             places = [attention.heads.index(head) for head in sorted(set(indices))]
-            silencer = _silencer(attention.n_heads, places)
-            hooks.callback(attention.o_proj.register_forward_pre_hook(silencer).remove)
+            if places:
+                hooks.callback(on_heads(attention, _silencer(places)).remove)
         yield
 
 
-def _silencer(n_heads: int, silenced: list[int]) -> Callable[[nn.Module, Any], tuple[Tensor]]:
-    def silence(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        context = inputs[0].unflatten(-1, (n_heads, -1))
-        silent = torch.zeros(n_heads, 1, dtype=torch.bool, device=context.device)
+def _silencer(silenced: list[int]) -> Callable[[Tensor], Tensor]:
+    def silence(heads: Tensor) -> Tensor:
+        silent = torch.zeros(heads.shape[-2], 1, dtype=torch.bool, device=heads.device)
         silent[silenced] = True
-        return (context.masked_fill(silent, 0.0).flatten(-2),)
+        return heads.masked_fill(silent, 0.0)
 
     return silence

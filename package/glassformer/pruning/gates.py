@@ -9,14 +9,13 @@ Book: pruning
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import ConfigError
-from glassformer.introspect._parts import parts_of
+from glassformer.introspect._parts import on_heads, parts_of
 from glassformer.nn import MultiHeadAttention
 
 __all__ = ["HardConcreteGates", "gated_heads"]
@@ -51,8 +50,7 @@ def gated_heads(model: nn.Module, gates: Mapping[str, Gate]) -> Iterator[None]:
         for name, gate in gates.items():
             attention = attentions[name]
             if attention.heads:  # otherwise nothing comes in
-                gating = _gating(attention.n_heads, gate)
-                hooks.callback(attention.o_proj.register_forward_pre_hook(gating).remove)
+                hooks.callback(on_heads(attention, _multiplier(gate)).remove)
         yield
 
 
@@ -156,9 +154,8 @@ class HardConcreteGates(nn.Module):
         }
 
 
-def _gating(n_heads: int, gate: Gate) -> Callable[[nn.Module, Any], tuple[Tensor]]:
-    def multiply(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        heads = inputs[0].unflatten(-1, (n_heads, -1))
-        return ((heads * gate(heads)[..., None]).flatten(-2),)
+def _multiplier(gate: Gate) -> Callable[[Tensor], Tensor]:
+    def multiply(heads: Tensor) -> Tensor:
+        return heads * gate(heads)[..., None]
 
     return multiply

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from glassformer.errors import CheckpointError
-from glassformer.training import sole_run
+from glassformer.training import lock, sole_run
 
 HOLD = """
 import sys
@@ -56,3 +56,15 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path):
         sole_run(tmp_path / "file" / "run"),
     ):
         pass
+
+
+def test_only_the_first_of_several_processes_holds_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "rank", lambda: 1)
+    with sole_run(tmp_path / "run"), sole_run(tmp_path / "run"):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_where_files_cannot_be_locked_nothing_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with sole_run(tmp_path / "run"), sole_run(tmp_path / "run"):
+        assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ def sole_run(folder: str | Path) -> Iterator[None]:
 
     Two runs that save into one folder would replace each other's checkpoints. The lock is the
     operating system's: it ends with the process, however that ends. Where files cannot be locked
-    (Windows), nothing is checked.
+    (Windows), nothing is checked. Of several processes that train together the first one holds it.
 
     Args:
         folder: of the checkpoints. The lock is a file beside it, gone at the end of the block.

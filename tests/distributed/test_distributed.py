@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from glassformer import Decoder
 from glassformer.errors import CheckpointError, ConfigError
-from glassformer.training import load_checkpoint, load_model
+from glassformer.training import load_checkpoint, load_model, read_record
 from glassformer.training.distributed import (
     ShardedData,
     gather,
@@ -25,19 +26,23 @@ from torch.testing import assert_close
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def together(request, tmp_path_factory):
-    """Strategy, folder, exit code and the results of both processes."""
-    folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", str(TESTS / "distributed" / "worker.py")]
-    done = subprocess.run(
-        [*command, request.param, str(folder)],
+def run_two(*what):
+    """Two processes, as torchrun starts them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*command, *map(str, what)],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "PYTHONPATH": str(TESTS), "CUDA_VISIBLE_DEVICES": ""},
     )
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+def together(request, tmp_path_factory):
+    """Strategy, folder, exit code and the results of both processes."""
+    folder = tmp_path_factory.mktemp(request.param)
+    done = run_two(TESTS / "distributed" / "worker.py", request.param, folder)
     files = [folder / f"{rank}.json" for rank in range(2)]
     assert all(file.exists() for file in files), done.stderr[-3000:]
     results = [json.loads(file.read_text()) for file in files]
@@ -100,6 +105,18 @@ def test_O15_layer_drop_leaves_equal_weights(together):
     (steps, first), (_, second) = (result["layer_drop"] for result in together[3])
     assert steps == [1, 2, 3, 4]
     assert first == second
+
+
+def test_the_command_line_trains_in_several_processes(tmp_path):
+    text, out = tmp_path / "text", tmp_path / "run"
+    lines = [f"the river number {i} saw the stone {i * i % 17}" for i in range(211)]
+    text.write_text("\n".join(lines), encoding="utf-8")
+    options = ["--preset=tiny", "--vocab-size=307", "--length=13", "--batch-size=3", "--steps=3"]
+    done = run_two("-m", "glassformer", "train", f"--text={text}", f"--out={out}", *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Training a tokenizer") == 1  # the first process speaks
+    assert "2 processes" in read_record(out)["data"]
+    assert isinstance(load_model(out), Decoder)
 
 
 def test_what_cannot_work_is_refused(no_shape_checks):

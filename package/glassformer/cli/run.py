@@ -24,8 +24,10 @@ from glassformer.training import (
     PairBatches,
     PairRecipe,
     Recipe,
+    ShardedData,
     StepReport,
     Trainer,
+    agree,
     load_checkpoint,
     load_tokenizer,
     read_record,
@@ -33,6 +35,7 @@ from glassformer.training import (
     tensorboard_writer,
 )
 from glassformer.training._folder import existing_folder
+from glassformer.training.distributed import rank
 from glassformer.training.step import make_scaler
 
 __all__ = [
@@ -58,7 +61,7 @@ def run_training(
         GlassformerError: the text, the tokenizer, the device or the folder will not do.
         typer.Exit: with 130, after Ctrl-C.
     """
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, quiet=rank() > 0)
     make_scaler(recipe.precision, device)  # a precision it cannot do is refused before the work
     corpus: Any = read_corpus(recipe, saved=resumed, download=download, accept_terms=accept_terms)
     if isinstance(corpus, ParallelCorpus):
@@ -73,13 +76,13 @@ def run_training(
     if resumed:
         load_checkpoint(folder, trainer)
     save()  # a folder that cannot be written shows now, not at the first stop
-    if isinstance(trainer.data, PairBatches) and trainer.data.examples.n_too_long:
-        n = trainer.data.examples.n_too_long
+    data = trainer.data.data if isinstance(trainer.data, ShardedData) else trainer.data
+    if isinstance(data, PairBatches) and (n := data.examples.n_too_long):
         console.print(f"{n:,} pairs are longer than {recipe.length} tokens, and left out")
     size = parameter_count(recipe.config(tokenizer.vocab_size))
     console.print(f"{size:,} parameters on {device}, after step {trainer.step}, in {folder}")
     resumed_at = trainer.step if resumed else None
-    with _curves(tensorboard, resumed_at) as write:
+    with _curves(None if rank() else tensorboard, resumed_at) as write:
         stopped = _train(console, trainer, folder, recipe.save_interval, save, write)
     if stopped:
         console.print(f"Stopped after step {trainer.step}; {stopped}. Continue with:")
@@ -106,7 +109,7 @@ def _train(
                     save()  # before the report, which may meet a closed pipe
                 write(report)
                 show(report)
-                if stop.is_set():
+                if agree(stop.is_set(), trainer.device):
                     break
         if not trainer.done:
             save()

@@ -12,9 +12,8 @@ import typer
 from glassformer.cli.app import AcceptTerms, ConfigFile, DeviceName, Download, app
 from glassformer.cli.run import refuse_used, run_training, saved_recipe
 from glassformer.cli.terminal import clean_errors
-from glassformer.devices import pick_device
 from glassformer.errors import ConfigError
-from glassformer.training import PairRecipe, Recipe, sole_run
+from glassformer.training import PairRecipe, Recipe, process_group, sole_run
 from glassformer.training.loop import Schedule
 from glassformer.training.pair_recipe import DataSetName
 from glassformer.training.recipe import PresetName
@@ -101,6 +100,8 @@ def train(
         glassformer train --config run.yaml --seed 1 --out runs/second
 
         glassformer train --resume runs/letters
+
+        torchrun --nproc-per-node 2 -m glassformer train --preset base
     """
     given = {
         name: str(value.resolve()) if isinstance(value, Path) else value
@@ -110,14 +111,13 @@ def train(
     typed = {
         name: given[name] for name in given if name in {*_fields(Recipe), *_fields(PairRecipe)}
     }
-    chosen = pick_device(device, given_as="--device")
     if resume is None:
         recipe, folder = _recipe(typed), out
         refuse_used(out)
     else:
         typed |= {"out": given["out"]} if "out" in given else {}
         recipe, folder = saved_recipe(resume, typed), resume
-    with sole_run(folder):
+    with process_group(device, given_as="--device") as chosen, sole_run(folder):
         run_training(
             recipe,
             folder,

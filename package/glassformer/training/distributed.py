@@ -62,13 +62,16 @@ T = TypeVar("T")
 
 
 @contextmanager
-def process_group(device: str | torch.device = "auto") -> Iterator[torch.device]:
+def process_group(
+    device: str | torch.device = "auto", *, given_as: str = "device"
+) -> Iterator[torch.device]:
     """Join the processes that ``torchrun`` started, and leave them at the end.
 
     Started any other way, this process trains alone and nothing happens.
 
     Args:
         device: ``auto`` gives each process of a machine its own GPU, or the CPU if there is none.
+        given_as: what the user set, for the message.
 
     Returns:
         The device of this process. GPUs talk through NCCL, CPUs through Gloo.
@@ -83,7 +86,7 @@ def process_group(device: str | torch.device = "auto") -> Iterator[torch.device]
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     elif started and device == "auto":
         device = "cpu"
-    device = pick_device(str(device))
+    device = pick_device(str(device), given_as=given_as)
     if not started:
         yield device
         return

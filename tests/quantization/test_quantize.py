@@ -147,6 +147,16 @@ def test_with_a_cache():
         assert_close(got, want, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("scheme", ["int8", "nf4"])
+@torch.no_grad()
+def test_compiles_without_a_break(scheme, no_shape_checks):
+    model = add_lora(quantize(make(decoder_config()), scheme))
+    tokens = ids(2, 7)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert_close(compiled(tokens), model(tokens))
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("config", [decoder_config(tie_embeddings=False), translator_config()])
 @torch.no_grad()
@@ -223,16 +233,18 @@ def test_C03_dynamic_int8_runs_and_says_what_changed(config):
     model = make(config)
     before = snapshot(model)
     quantized = quantize(model, "int8_dynamic", backend="torchao")
-    report = quantization_report(model, quantized, *inputs(model))
+    given = inputs(model)
+    report = quantization_report(model, quantized, *given)
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     assert set(report.quantized) == linear
     assert any(name.endswith("self_attn.o_proj") for name in report.quantized)
     assert report.kept == ()
-    assert 0 < report.max_logit_change < 0.3
+    with torch.no_grad():
+        change = (quantized(*given) - model(*given)).abs().max()
+        assert report.max_logit_change == float(change)
+        assert 0 < change < 0.3 * model(*given).std()
     assert report.bytes_after < 0.6 * report.bytes_before
     assert unchanged(model, before)
-    with torch.no_grad():
-        assert quantized(*inputs(model)).isfinite().all()
 
 
 @pytest.mark.parametrize("scheme", ["int8", "nf4"])

@@ -127,13 +127,7 @@ def nf4_levels(*, device: torch.device | str | None = None) -> Float[Tensor, "16
 
     Source: Dettmers et al. 2023, section 3 and appendix E. Book: evolution
     """
-    outermost = 1 - (1 / 32 + 1 / 30) / 2
-    above, below = (
-        [NormalDist().inv_cdf(outermost + (0.5 - outermost) * i / n) for i in range(n)]
-        for n in (8, 7)
-    )
-    levels = [-q for q in below] + [0.0] + above[::-1]
-    return torch.tensor(levels, device=device) / levels[-1]
+    return torch.tensor(_NF4, device=device)
 
 
 def pack_nibbles(codes: UInt8[Tensor, "rows n"]) -> UInt8[Tensor, "rows n_bytes"]:
@@ -172,3 +166,16 @@ def _largest(scheme: Scheme) -> int:
 def _positive(scale: Tensor) -> Tensor:
     """A group of equal weights has no range: any step serves it."""
     return scale.masked_fill(scale == 0, 1.0)
+
+
+def _normal_levels() -> tuple[float, ...]:
+    outermost = 1 - (1 / 32 + 1 / 30) / 2
+    above, below = (
+        [NormalDist().inv_cdf(outermost + (0.5 - outermost) * i / n) for i in range(n)]
+        for n in (8, 7)
+    )
+    levels = [-q for q in below] + [0.0] + above[::-1]
+    return tuple(level / above[0] for level in levels)
+
+
+_NF4 = _normal_levels()

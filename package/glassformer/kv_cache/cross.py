@@ -58,7 +58,8 @@ class CrossCache:
         """Row ``i`` becomes what row ``indices[i]`` was."""
         for layer in self.layers:
             if layer.kv is not None:
-                layer.kv = (layer.kv[0][indices], layer.kv[1][indices])
+                k, v = layer.kv
+                layer.kv = (k.index_select(0, indices), v.index_select(0, indices))
 
     def reset(self) -> None:
         """Forget the source, so that the next one is projected."""

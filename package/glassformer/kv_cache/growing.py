@@ -62,7 +62,8 @@ class GrowingCache(KVCache):
     def reorder(self, indices: Int[Tensor, " batch"]) -> None:
         for layer in self.layers:
             if layer.kv is not None:
-                layer.kv = (layer.kv[0][indices], layer.kv[1][indices])
+                k, v = layer.kv
+                layer.kv = (k.index_select(0, indices), v.index_select(0, indices))
 
     def crop(self, length: int) -> None:
         self._check_crop(length)

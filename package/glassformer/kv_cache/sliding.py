@@ -44,7 +44,7 @@ class SlidingWindowCache(KVCache):
 
     Attention gets the ``window - 1`` tokens before the new ones and the new ones themselves; the
     model's own mask gives each of those its window. For a model whose config has a
-    ``sliding_window`` this loses nothing. A larger window than the model's can be cropped further.
+    ``sliding_window`` this loses nothing.
 
     Args:
         n_layers: number of layers of the model.
@@ -93,7 +93,8 @@ class SlidingWindowCache(KVCache):
     def reorder(self, indices: Int[Tensor, " batch"]) -> None:
         for layer in self.layers:
             if layer.kv is not None:
-                layer.kv = (layer.kv[0][indices], layer.kv[1][indices])
+                k, v = layer.kv
+                layer.kv = (k.index_select(0, indices), v.index_select(0, indices))
 
     def crop(self, length: int) -> None:
         self._check_crop(length)
@@ -102,7 +103,7 @@ class SlidingWindowCache(KVCache):
             raise CacheError(
                 f"after a crop to {length} tokens the next one needs those from position {needed} "
                 f"on, and this cache forgot all before {first}; crop less, or use a GrowingCache "
-                "or a larger window where tokens are taken back"
+                "where tokens are taken back"
             )
         self._length = length
         for layer in self.layers:

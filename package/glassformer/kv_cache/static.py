@@ -103,8 +103,8 @@ class StaticCache(KVCache):
                     f"a static cache keeps its {len(layer.k)} rows and was given {len(indices)} "
                     "indices; give one index per row, or make a new cache"
                 )
-            layer.k.copy_(layer.k[indices])
-            layer.v.copy_(layer.v[indices])
+            layer.k.copy_(layer.k.index_select(0, indices))
+            layer.v.copy_(layer.v.index_select(0, indices))
 
     def crop(self, length: int) -> None:
         self._check_crop(length)

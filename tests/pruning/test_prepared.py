@@ -5,7 +5,7 @@ import torch
 from glassformer.generation import generate
 from glassformer.inference import prepare
 from glassformer.pruning import drop_layers, prune_heads
-from support.core import decoder_config, ids, scrambled
+from support.core import decoder_config, ids, scrambled, translator_config
 from torch.testing import assert_close
 
 FIRST, SECOND = "decoder.blocks.0.self_attn", "decoder.blocks.1.self_attn"
@@ -30,6 +30,24 @@ def test_prepared_for_writing(changes):
     cache = fast.new_cache()
     steps = [fast(tokens[:, i : i + 1], cache=cache) for i in range(7)]
     assert_close(torch.cat(steps, 1), want, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_translator_prepared_for_writing():
+    heads = {FIRST: [2], "decoder.blocks.0.cross_attn": [0, 1, 2], SECOND: [0, 1, 2]}
+    heads |= {"decoder.blocks.1.cross_attn": [1], "encoder.blocks.0.self_attn": [0]}
+    model = prune_heads(scrambled(translator_config(), dtype=torch.float32), heads)
+    given = ids(2, 7), ids(2, 5)
+    fast = prepare(model)
+    want = model(*given)
+    assert_close(fast(*given), want, atol=1e-4, rtol=1e-4)
+    cache, cross = fast.new_cache(), fast.new_cross_cache()
+    memory = fast.encode(given[0])
+    steps = [
+        fast.decode(given[1][:, i : i + 1], memory, cache=cache, cross_cache=cross)
+        for i in range(5)
+    ]
+    assert_close(fast.head(torch.cat(steps, 1)), want, atol=1e-4, rtol=1e-4)
 
 
 def test_writes_the_same_text_with_every_cache():

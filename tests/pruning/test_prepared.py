@@ -1,9 +1,11 @@
-"""Pruned models go on working where others build on them: prepared, compiled, generating."""
+"""Pruned models go on working where others build on them: prepared, compiled, saved for others."""
 
 import pytest
 import torch
+from glassformer.errors import ConfigError
 from glassformer.generation import generate
 from glassformer.inference import prepare
+from glassformer.interop import load_hugging_face, save_hugging_face
 from glassformer.pruning import drop_layers, prune_heads
 from support.core import decoder_config, ids, scrambled, translator_config
 from torch.testing import assert_close
@@ -70,3 +72,15 @@ def test_compiles_without_a_break(no_shape_checks):
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert_close(compiled(tokens), model(tokens))
     torch._dynamo.reset()
+
+
+def test_saved_for_others(tmp_path):
+    """With fewer layers a GPT-2 is a GPT-2; heads of its layers cannot differ in number."""
+    config = decoder_config(positions="learned", activation="gelu_tanh", n_layers=3)
+    model = scrambled(config, dtype=torch.float32)
+    smaller = drop_layers(model, [1])
+    save_hugging_face(tmp_path / "layers", smaller, family="gpt2")
+    tokens = ids(2, 7)
+    assert_close(load_hugging_face(tmp_path / "layers")(tokens), smaller(tokens))
+    with pytest.raises(ConfigError, match=r"no gpt2 model has this config: pruned_heads="):
+        save_hugging_face(tmp_path / "heads", prune_heads(model, {FIRST: [1]}), family="gpt2")

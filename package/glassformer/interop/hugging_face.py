@@ -210,6 +210,7 @@ def _resolved(config: TransformerConfig) -> dict[str, Any]:
         "head_size": config.d_head,
         "d_ff": config.ff_size,
         "qkv_bias": config.bias if config.qkv_bias is None else config.qkv_bias,
+        "dropped_layers": (),  # says what the model was; n_layers says what it is
     }
     if "n_encoder_layers" in fields:
         fields["n_encoder_layers"] = fields["n_encoder_layers"] or config.n_layers

@@ -74,10 +74,8 @@ class RoomyCache(KVCache):
 
     def reorder(self, indices: Int[Tensor, " batch"]) -> None:
         for layer in self.layers:
-            if layer.kv is not None and self._length:
-                old, kept = layer.kv, self._length
-                layer.kv = old.new_empty(2, len(indices), *old.shape[2:])
-                layer.kv[:, :, :, :kept] = old[:, indices, :, :kept]
+            if layer.kv is not None:
+                layer.kv = layer.kv.index_select(1, indices)
 
     def crop(self, length: int) -> None:
         self._check_crop(length)

@@ -4,6 +4,7 @@ Every function returns a matplotlib figure and draws from rounded data, so that 
 give the same bytes. matplotlib is loaded when the first figure is drawn, not before.
 """
 
+from glassformer.visualization.clocks import position_clocks
 from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
 from glassformer.visualization.flow import attention_flow
@@ -19,6 +20,7 @@ __all__ = [
     "line_chart",
     "loss_curve",
     "path_picture",
+    "position_clocks",
     "query_compass",
     "rounded",
     "safe_label",

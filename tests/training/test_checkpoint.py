@@ -50,6 +50,7 @@ def test_T03_a_model_comes_back(tmp_path, tied):
     save_model(tmp_path / "m", model)
     loaded = load_model(tmp_path / "m")
     assert same_logits(loaded, model)
+    assert (loaded.head_weight is loaded.embedding.tokens.weight) is tied
     assert not loaded.training
     assert loaded.config == model.config
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [

@@ -6,6 +6,7 @@ Book: training
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -139,7 +140,7 @@ class PairBatches:
         self.bos_id = bos_id
         self._budget = TokenBudgetBatches(examples.lengths, max_tokens, seed=seed)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of all pairs, and the numbers that decide how they are batched and shuffled."""
         sides = (self.examples.sources, self.examples.targets)

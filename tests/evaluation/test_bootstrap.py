@@ -66,9 +66,9 @@ def test_the_seed_decides_everything():
 def test_equal_systems_are_rarely_called_different():
     """Two systems with the same error rate: p is at most 0.1 in about a tenth of the trials.
 
-    With the p-value of sacreBLEU 2.6 it would be in 29 of 100.
+    With the p-value of sacreBLEU 2.6 it would be in 26 of these 100.
     """
-    references = sentences(31, seed=11)
+    references = sentences(43, seed=11)
     small = [
         paired_bootstrap(
             noisy(references, 0.3, 100 + trial),
@@ -80,7 +80,7 @@ def test_equal_systems_are_rarely_called_different():
         <= 0.1
         for trial in range(100)
     ]
-    assert 3 <= sum(small) <= 20
+    assert 4 <= sum(small) <= 18
 
 
 def test_bad_input_is_refused():

@@ -127,7 +127,6 @@ def translate(
         for line, translations in zip(lines, results, strict=True):
             _print_translations(number, line, translations, n_best, json)
             number += 1
-        sys.stdout.flush()
 
 
 def _at_keyboard(files: list[Path] | None) -> bool:

@@ -13,6 +13,7 @@ from glassformer.errors import CheckpointError, ConfigError
 from glassformer.training import load_checkpoint, load_model, read_record
 from glassformer.training.distributed import (
     ShardedData,
+    agree,
     gather,
     process_group,
     share,
@@ -20,7 +21,7 @@ from glassformer.training.distributed import (
     wrap,
 )
 from support.core import decoder_config, scrambled
-from support.together import Sentences, figures, trainer
+from support.together import Sentences, figures, one_process, trainer
 from torch.testing import assert_close
 
 TESTS = Path(__file__).parents[1]
@@ -47,6 +48,13 @@ def together(request, tmp_path_factory):
     assert all(file.exists() for file in files), done.stderr[-3000:]
     results = [json.loads(file.read_text()) for file in files]
     return request.param, folder, done.returncode, results
+
+
+@pytest.fixture
+def one_of_one(monkeypatch):
+    """What torchrun tells a single process."""
+    for name, value in one_process().items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +147,22 @@ def test_alone_nothing_changes(monkeypatch):
     data = ShardedData(Sentences())
     assert data.fingerprint == Sentences.fingerprint
     assert data.epoch(1) == Sentences().epoch(1)
+
+
+def test_one_process_under_torchrun_trains_alone(one_of_one):
+    with process_group("cpu") as device:
+        assert device.type == "cpu"
+        assert torch.distributed.is_initialized()
+        model = scrambled(decoder_config())
+        assert wrap(model) is model
+        assert not agree(False, device)
+        assert agree(True, device)
+    assert not torch.distributed.is_initialized()
+    with (
+        pytest.raises(ConfigError, match="--device=abacus is no device"),
+        process_group("abacus", given_as="--device"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("n_processes", [2, 3, 7])

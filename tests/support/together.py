@@ -1,6 +1,7 @@
 """One training run, the same for one process and for several that train together."""
 
 import hashlib
+import socket
 
 import torch
 from glassformer.data import shuffled_batches
@@ -75,3 +76,12 @@ def digest(run):
     """A hash of all weights, to the last bit."""
     data = b"".join(w.numpy().tobytes() for w in weights(run).values())
     return hashlib.sha256(data).hexdigest()
+
+
+def one_process():
+    """The environment in which torchrun starts a single process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    return {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -134,19 +134,22 @@ def test_L05_perplexity_ignores_smoothing():
     pad_id=st.sampled_from([None, 0]),
     hidden_share=st.sampled_from([0.0, 0.3, 1.0]),
     scale=st.sampled_from([1.0, 0.125]),
+    biased=st.booleans(),
 )
-def test_chunks_change_no_number(seed, chunk, eps, pad_id, hidden_share, scale):
+def test_chunks_change_no_number(seed, chunk, eps, pad_id, hidden_share, scale, biased):
     hidden, weight, targets = example(seed)
     generator = torch.Generator().manual_seed(seed + 1)
     mask = torch.rand(targets.shape, generator=generator) >= hidden_share
     keywords = {"target_mask": mask, "pad_id": pad_id, "label_smoothing": eps}
-    whole = token_loss(F.linear(hidden, weight), targets, **keywords)
-    parts = chunked_token_loss(hidden, weight, targets, chunk=chunk, **keywords)
+    bias = torch.randn(V, generator=generator, requires_grad=True) if biased else None
+    whole = token_loss(F.linear(hidden, weight, bias), targets, **keywords)
+    parts = chunked_token_loss(hidden, weight, targets, bias=bias, chunk=chunk, **keywords)
     assert parts.n_tokens == whole.n_tokens == int(counted(targets, mask, pad_id).sum())
     torch.testing.assert_close(parts.total, whole.total)
     torch.testing.assert_close(parts.nll, whole.nll)
-    expected = torch.autograd.grad(scale * whole.mean, (hidden, weight))
-    got = torch.autograd.grad(scale * parts.mean, (hidden, weight))
+    learned = (hidden, weight) if bias is None else (hidden, weight, bias)
+    expected = torch.autograd.grad(scale * whole.mean, learned)
+    got = torch.autograd.grad(scale * parts.mean, learned)
     torch.testing.assert_close(got, expected)
 
 

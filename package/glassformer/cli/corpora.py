@@ -20,7 +20,8 @@ class Texts(NamedTuple):
     name: str
     corpus: Any
     """A :class:`Corpus` for a language model, a :class:`ParallelCorpus` for a translator."""
-    recipe: Recipe | PairRecipe
+    run: dict[str, Any] | None
+    """The run that they are from, as its record has it; ``None`` for those that were typed."""
 
 
 def recipe_of(folder: Path, remedy: str) -> Recipe | PairRecipe:
@@ -86,7 +87,7 @@ def texts_of(
         raise ConfigError("pairs have two sides; give both --source and --target")
     typed = text is not None or source is not None
     recipe: Recipe | PairRecipe
-    if source is not None:
+    if source is not None and target is not None:
         recipe = PairRecipe(source=str(source), target=str(target))
     elif text is not None:
         recipe = Recipe(text=str(text))
@@ -95,6 +96,7 @@ def texts_of(
         if isinstance(recipe, PairRecipe) != translates:
             raise CheckpointError(f"{folder}: its run belongs to another model; train it again")
     corpus = read_corpus(recipe, saved=not typed, download=download, accept_terms=accept_terms)
+    run = None if typed else recipe.to_dict()
     if isinstance(recipe, PairRecipe):
-        return Texts(recipe.data or f"{recipe.source}, {recipe.target}", corpus, recipe)
-    return Texts(recipe.text or "King James Bible", corpus, recipe)
+        return Texts(recipe.data or f"{recipe.source}, {recipe.target}", corpus, run)
+    return Texts(recipe.text or "King James Bible", corpus, run)

@@ -110,7 +110,7 @@ def prune(
         "before": {"parameters": _size(whole), "nats_per_token": loss(whole)},
         "after": {"parameters": _size(smaller), "nats_per_token": loss(smaller)},
     }
-    save_model(out, smaller, tokenizer)
+    save_model(out, smaller, tokenizer, run=texts.run)
     if json:
         removed = {"heads": gone_heads, "layers": gone_layers}
         print_json({"text": texts.name, "out": str(out), "removed": removed, **found})

@@ -46,17 +46,30 @@ STATE, RECORD = "training_state.pt", "record.json"
 FILES = (MODEL, CONFIG, TOKENIZER, STATE, RECORD)
 
 
-def save_model(folder: str | Path, model: nn.Module, tokenizer: Tokenizer | None = None) -> None:
+def save_model(
+    folder: str | Path,
+    model: nn.Module,
+    tokenizer: Tokenizer | None = None,
+    *,
+    run: dict[str, Any] | None = None,
+) -> None:
     """Write a model, perhaps with its tokenizer, for :func:`load_model`.
 
     An earlier checkpoint in ``folder`` is replaced at the very end, in one move.
+
+    Args:
+        folder: made if it is missing.
+        model: any model with a config, also one that is wrapped.
+        tokenizer: saved along if given.
+        run: more for the record, as JSON data, such as where its text came from.
 
     Raises:
         CheckpointError: the folder cannot be written, or holds files that are no checkpoint's.
 
     Book: training
     """
-    _save(folder, model, whole(unwrap(model).state_dict()), tokenizer, {}, {})
+    record = {} if run is None else {"run": run}
+    _save(folder, model, whole(unwrap(model).state_dict()), tokenizer, {}, record)
 
 
 def save_checkpoint(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from glassformer import build_model
 from glassformer.errors import CheckpointError, ConfigError
+from glassformer.pruning import prune_heads
 from glassformer.quantization import (
     LoRALinear,
     QuantizedLinear,
@@ -153,6 +154,27 @@ def test_adapters_of_another_model(tmp_path):
     (tmp_path / "adapters.json").write_text('{"colour": "red"}')
     with pytest.raises(CheckpointError, match="do not fit the model"):
         load_lora(tmp_path, base_model())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scheme", ["int8", "nf4"])
+def test_adapters_compute_as_precisely_as_the_quantised_model(scheme, dtype):
+    quantized = quantize(build_model(decoder_config(bias=False)).to(dtype).eval(), scheme)
+    adapted = learnt(add_lora(quantized))
+    tokens = ids(2, 7)
+    merged = merge_lora(adapted)
+    assert adapted(tokens).dtype == merged(tokens).dtype == dtype
+    assert {p.dtype for p in (*adapted.parameters(), *merged.parameters())} == {dtype}
+    assert_close(merged(tokens), adapted(tokens), atol=0.05, rtol=0)
+
+
+def test_a_layer_without_heads_gets_no_adapters():
+    name = "decoder.blocks.0.self_attn"
+    model = prune_heads(base_model(), {name: [0, 1, 2]})
+    adapted = learnt(add_lora(model, targets=("q_proj", "o_proj")))
+    assert not [key for key in lora_state_dict(adapted) if key.startswith(name)]
+    tokens = ids(2, 7)
+    assert_close(merge_lora(adapted)(tokens), adapted(tokens), atol=1e-6, rtol=1e-5)
 
 
 def test_quantising_below_adapters():

@@ -32,6 +32,7 @@ class QuantizedLinear(nn.Module):
     codes: Tensor
     scale: Tensor
     low: Tensor | None
+    like: Tensor
 
     def __init__(self, linear: nn.Linear, scheme: Scheme, *, group_size: int | None = None) -> None:
         super().__init__()
@@ -43,6 +44,8 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("codes", kept.codes)
         self.register_buffer("scale", kept.scale)
         self.register_buffer("low", kept.low)
+        # holds nothing, and goes along with ``to()``: where and how precisely the layer computes
+        self.register_buffer("like", linear.weight.detach().new_empty(0), persistent=False)
         bias = linear.bias
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 

@@ -175,7 +175,9 @@ def _targets(model: nn.Module, targets: Sequence[str]) -> list[nn.Linear | Quant
     linear = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | QuantizedLinear) and module.in_features
+        if isinstance(module, nn.Linear | QuantizedLinear)
+        and module.in_features
+        and module.out_features
     }
     chosen: dict[str, nn.Linear | QuantizedLinear] = {}
     for target in targets:
@@ -208,4 +210,4 @@ def _merged(layer: LoRALinear) -> nn.Linear:
 
 def _values(base: nn.Linear | QuantizedLinear) -> Tensor:
     """A tensor that says where and how precisely the layer computes."""
-    return base.scale if isinstance(base, QuantizedLinear) else base.weight
+    return base.like if isinstance(base, QuantizedLinear) else base.weight

@@ -182,6 +182,13 @@ def test_training_flops_with_checkpoints():
     assert saved == 2 * 2 * 2 * 7 * 30 * 37
 
 
+def test_places_are_rounded_as_the_experts_round_them():
+    """1.1 * 30 * 3 / 3 is 33, but 1.1 * (30 * 3) / 3 is 33.00000000000001."""
+    config = decoder_config(n_experts=3, experts_per_token=3, expert_capacity=1.1, max_len=31)
+    model = build_model(config)
+    assert forward_flops(config, 1, 30) == measured_flops(model, ids(1, 30))
+
+
 def test_formulas_of_the_book():
     for n, d in itertools.product((7, 512), (30, 768)):
         assert attention_macs(n, d) == 4 * n * d**2 + 2 * n**2 * d

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from glassformer import Encoder, build_model
 from glassformer.costs import activation_bytes, kv_cache_bytes
+from glassformer.errors import ConfigError
 from glassformer.lab import peak_bytes, saved_bytes
 from support.core import decoder_config, encoder_config, ids, translator_config
 
@@ -51,6 +52,13 @@ def test_kv_cache_bytes_of_a_translator(n_kv_heads):
     model.decode(ids(5, 3), model.encode(ids(5, 7)), cache=cache, cross_cache=cross)
     assert cache.bytes == kv_cache_bytes(config, 5, 3)
     assert cache.bytes + cross.bytes == kv_cache_bytes(config, 5, 3, source_length=7)
+
+
+def test_kv_cache_bytes_without_a_cache():
+    """An encoder keeps none; a decoder has no source whose keys it could keep."""
+    assert kv_cache_bytes(encoder_config(), 5, 9) == 0
+    with pytest.raises(ConfigError, match=r"source_length=7 .* reads no source"):
+        kv_cache_bytes(decoder_config(), 5, 9, source_length=7)
 
 
 def kept(model, *args):

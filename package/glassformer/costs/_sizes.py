@@ -57,10 +57,10 @@ def expert_rows(config: TransformerConfig, n_tokens: int) -> int:
     """
     if config.n_experts is None:
         return n_tokens
-    visits = n_tokens * config.experts_per_token
     if config.expert_capacity is None:
-        return visits
-    return config.n_experts * math.ceil(config.expert_capacity * visits / config.n_experts)
+        return n_tokens * config.experts_per_token
+    fair_share = config.expert_capacity * n_tokens * config.experts_per_token / config.n_experts
+    return config.n_experts * math.ceil(fair_share)  # rounded as the module rounds it
 
 
 def source_of(config: TransformerConfig, source_length: int | None) -> int:

@@ -38,8 +38,15 @@ def kv_cache_bytes(
             too: those of the cross cache.
         bytes_per_value: 4 for float32, 2 for half precision.
 
+    Raises:
+        ConfigError: a ``source_length`` for a model that reads no source.
+
     Book: kv_cache
     """
+    if source_length is not None:
+        source_of(config, source_length)
+    if isinstance(config, EncoderConfig):
+        return 0  # it reads everything at once
     kept = length if config.sliding_window is None else min(length, config.sliding_window)
     width, source = config.n_layers * kv_width(config), source_length or 0
     numbers = kept * (width - gone(config, "decoder", "self_attn").kv_width)

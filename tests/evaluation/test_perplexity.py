@@ -131,6 +131,12 @@ def test_dropout_is_off_and_the_mode_comes_back():
     assert not first.token_nll.requires_grad
 
 
+def test_perplexity_too_large_for_a_number_is_infinite():
+    assert Score(torch.tensor([709.0, 709.0], dtype=torch.float64)).perplexity < math.inf
+    assert Score(torch.tensor([800.0, 900.0], dtype=torch.float64)).perplexity == math.inf
+    assert math.isnan(Score(torch.tensor([math.nan], dtype=torch.float64)).perplexity)
+
+
 def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary():
     model = decoder()
     for parameter in model.parameters():

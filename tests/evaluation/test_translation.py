@@ -160,6 +160,7 @@ def test_V04_text_as_people_write_it_passes():
         "# Title: see ## for more, or mail me@@home.com, please.",
         "",
         "No marks at all",
+        ". . . . , , ,",  # what a translator writes that has learnt nothing yet
     ]
     assert bleu(plain, plain).score == pytest.approx(100)
 

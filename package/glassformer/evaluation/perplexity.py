@@ -52,8 +52,11 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """``exp(nll)``: among how many equally likely tokens the model seems to choose."""
-        return math.exp(self.nll)
+        """``exp(nll)``: among how many equally likely tokens the model seems to choose.
+
+        Infinity where that is too large a number, from 710 nats on.
+        """
+        return float(torch.tensor(self.nll, dtype=torch.float64).exp())
 
     @property
     def bits_per_character(self) -> float:

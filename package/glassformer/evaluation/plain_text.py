@@ -14,7 +14,7 @@ __all__ = ["detokenize", "join_pieces"]
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _PIECE = re.compile(rf"{_SPACE}|@@(?= |$)|(?:^| )##\w")
-_MARK = re.compile(r"(?<=\S)( ?)[.,](?= |$)")
+_MARK = re.compile(r"(?<=\w)( ?)[.,](?= |$)")  # a row of dots says nothing of blanks
 _OF_TOKENIZERS = re.compile(r"@-@|&(?:apos|quot|amp|#91|#93|#124);")
 
 

@@ -24,7 +24,7 @@ def trainer_of(kind):
     if kind == "language model":
         data, dev = NoisyData(), NoisyData(n_items=7)
         return make_trainer(data, dev_loss=lambda m: total_loss(m, dev).mean_nll, **settings)
-    data, dev = pair_data(), pair_data(n=11, seed=8)
+    data, dev = pair_data(n=61), pair_data(n=11, seed=8)
     settings["label_smoothing"] = 0.1
     return make_trainer(
         data,

@@ -166,7 +166,7 @@ def cli_markdown() -> str:
                 continue
             label = ", ".join([*param.opts, *param.secondary_opts])
             if param.param_type_name == "argument":
-                label = param.human_readable_name
+                label = (param.name or "").upper()  # typer's own class has no other
             default = "" if callable(param.default) or param.default is None else str(param.default)
             default = f"`{default}`" if default else ""
             meaning = " ".join((getattr(param, "help", "") or "").split()).replace("|", "\\|")

@@ -16,6 +16,7 @@ import torch
 from glassformer import Decoder, EncoderDecoder
 from glassformer.data import Tokenizer, train_tokenizer
 from glassformer.errors import CheckpointError
+from glassformer.quantization import add_lora, merge_lora, quantize
 from glassformer.training import (
     load_checkpoint,
     load_model,
@@ -467,6 +468,16 @@ def test_the_current_folder_is_never_replaced(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="current folder"):
         save_model(tmp_path, tiny_decoder())
     save_model("sub", tiny_decoder())
+
+
+@pytest.mark.parametrize("change", [add_lora, quantize])
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, change):
+    changed = change(tiny_decoder())
+    with pytest.raises(CheckpointError, match=r"other weights than its config says .*save_lora"):
+        save_model(tmp_path / "m", changed)
+    assert not (tmp_path / "m").exists()
+    save_model(tmp_path / "m", merge_lora(add_lora(tiny_decoder())))
+    load_model(tmp_path / "m")
 
 
 def test_a_missing_folder_and_a_model_without_a_config(tmp_path):

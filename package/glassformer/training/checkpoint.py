@@ -64,12 +64,15 @@ def save_model(
         run: more for the record, as JSON data, such as where its text came from.
 
     Raises:
-        CheckpointError: the folder cannot be written, or holds files that are no checkpoint's.
+        CheckpointError: the folder cannot be written, or holds files that are no checkpoint's, or
+            the model has other weights than its config says, so that it could not be loaded.
 
     Book: training
     """
     record = {} if run is None else {"run": run}
-    _save(folder, model, whole(unwrap(model).state_dict()), tokenizer, {}, record)
+    weights = whole(unwrap(model).state_dict())
+    _refuse_changed(unwrap(model), weights)
+    _save(folder, model, weights, tokenizer, {}, record)
 
 
 def save_checkpoint(
@@ -249,6 +252,28 @@ def _name_problems(
         elif name not in wanted:
             problems.append(f"{name} is unknown")
     return problems
+
+
+def _refuse_changed(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Refuse weights that :func:`load_model` could not put into a model of the same config."""
+    config = getattr(model, "config", None)
+    if not isinstance(config, TransformerConfig):
+        return  # refused for that
+    with torch.device("meta"):
+        wanted = build_model(config).state_dict()
+    shapes = {plain_name(name): tensor.shape for name, tensor in weights.items()}
+    unfit = sorted(
+        name
+        for name in wanted.keys() | shapes.keys()
+        if name not in wanted or shapes.get(name) != wanted[name].shape
+    )
+    if unfit:
+        raise CheckpointError(
+            f"this {type(model).__name__} has other weights than its config says "
+            f"({len(unfit)} of them, such as {unfit[0]}), and could not be loaded again; save "
+            "adapters with quantization.save_lora and codes with quantization.save_quantized, or "
+            "merge the adapters first"
+        )
 
 
 def _save(

@@ -123,14 +123,39 @@ def test_the_run_of_a_model_gives_its_text(trained, tmp_path):
     assert "training_state.pt: was not saved in this checkpoint" in one_clean_line(lost)
 
 
-def test_a_translator(trained, tmp_path):
+def save_translator(folder, trained, **sizes):
+    """A translator of random weights in ``folder / "t"``, and the options that give it pairs."""
     tokenizer = load_tokenizer(trained[0])
-    config = translator_config(vocab_size=tokenizer.vocab_size, pad_id=0)
+    config = translator_config(vocab_size=tokenizer.vocab_size, pad_id=0, **sizes)
     torch.manual_seed(7)
-    save_model(tmp_path / "t", scrambled(config, dtype=torch.float32), tokenizer)
+    model = scrambled(config, dtype=torch.float32)
+    save_model(folder / "t", model, tokenizer)
     for name in ("a", "b"):
-        (tmp_path / name).write_text("\n".join(f"light number {i}" for i in range(300)))
-    pairs = ["--source", tmp_path / "a", "--target", tmp_path / "b", "--batches", 2]
+        (folder / name).write_text("\n".join(f"light number {i}" for i in range(300)))
+    return model, ["--source", folder / "a", "--target", folder / "b", "--batches", 2]
+
+
+def test_one_layer_stays_in_each_stack(trained, tmp_path):
+    """Layers of an encoder that add nothing matter least, and still one of them must read."""
+    model, pairs = save_translator(tmp_path, trained, n_layers=2, n_encoder_layers=2)
+    with torch.no_grad():
+        for block in model.encoder.blocks:
+            for projection in (block.self_attn.o_proj, block.feed_forward.down_proj):
+                projection.weight.zero_()
+                projection.bias.zero_()
+    save_model(tmp_path / "t", model, load_tokenizer(trained[0]))
+    command = ["prune", "--model", tmp_path / "t", *pairs, "--json"]
+    found = json.loads(run(*command, "--layers", 2, "--out", tmp_path / "s").stdout)
+    assert {stack: len(gone) for stack, gone in found["removed"]["layers"].items()} == {
+        "encoder": 1,
+        "decoder": 1,
+    }
+    refused = run(*command, "--layers", 3, "--out", tmp_path / "r", code=2)
+    assert "--layers 3 of 4 are too many" in one_clean_line(refused)
+
+
+def test_a_translator(trained, tmp_path):
+    _, pairs = save_translator(tmp_path, trained)
     found = json.loads(
         run(
             "prune", "--model", tmp_path / "t", *pairs, "--heads", 4, "--layers", 1,

@@ -157,12 +157,22 @@ def _without_layers(
 ) -> tuple[Decoder | EncoderDecoder, dict[str, list[int]]]:
     """The model without its ``n`` least important layers, and their numbers by stack.
 
-    Layers have the numbers of the model before any pruning, places those of the model as it is.
+    The last layer of a stack stays, however little it matters. Layers have the numbers of the
+    model before any pruning, places those of the model as it is.
     """
     scores = layer_importance(model, judge)
+    left = dict(model.config.stacks)
+    if n > len(scores) - len(left):
+        raise ConfigError(
+            f"--layers {n} of {len(scores)} are too many; leave at least one in each stack, "
+            f"so give at most {len(scores) - len(left)}"
+        )
     gone: dict[str, list[int]] = {}
-    for name in sorted(scores, key=scores.__getitem__)[:n]:
+    for name in sorted(scores, key=scores.__getitem__):
         stack, _, place = name.partition(".blocks.")
+        if left[stack] == 1 or sum(map(len, gone.values())) == n:
+            continue
+        left[stack] -= 1
         before = dict(model.config.dropped_layers).get(stack, ())
         numbers = [i for i in range(len(scores) + len(before)) if i not in before]
         gone.setdefault(stack, []).append(numbers[int(place)])

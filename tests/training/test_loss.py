@@ -122,6 +122,7 @@ def test_L05_perplexity_ignores_smoothing():
     logits = (hidden @ weight.T).detach()
     plain, smoothed = (token_loss(logits, targets, label_smoothing=e) for e in (0.0, 0.1))
     assert smoothed.perplexity == plain.perplexity == pytest.approx(math.exp(plain.mean_nll))
+    assert token_loss(1e4 * logits, targets).perplexity == math.inf  # and no OverflowError
     assert float(smoothed.total) != pytest.approx(float(plain.total), rel=1e-3)
     assert not smoothed.nll.requires_grad
 

@@ -6,7 +6,6 @@ end, over all tokens of an optimiser step, so that no batch weighs more than its
 Book: training
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +45,8 @@ class TokenLoss:
 
     @property
     def perplexity(self) -> float:
-        """``exp`` of the plain nats per token, whatever the smoothing."""
-        return math.exp(self.mean_nll)
+        """``exp`` of the plain nats per token, whatever the smoothing; infinite from 710 on."""
+        return float(torch.tensor(self.mean_nll, dtype=torch.float64).exp())
 
 
 def counted(

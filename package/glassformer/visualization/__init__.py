@@ -8,6 +8,7 @@ from glassformer.visualization.clocks import position_clocks
 from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
 from glassformer.visualization.flow import attention_flow
+from glassformer.visualization.heads import head_player
 from glassformer.visualization.heat_maps import heat_map
 from glassformer.visualization.paths import path_picture
 from glassformer.visualization.styling import PALETTE, rounded, safe_label, style
@@ -16,6 +17,7 @@ __all__ = [
     "PALETTE",
     "Explorer",
     "attention_flow",
+    "head_player",
     "heat_map",
     "line_chart",
     "loss_curve",

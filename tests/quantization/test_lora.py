@@ -174,7 +174,9 @@ def test_a_layer_without_heads_gets_no_adapters():
     adapted = learnt(add_lora(model, targets=("q_proj", "o_proj")))
     assert not [key for key in lora_state_dict(adapted) if key.startswith(name)]
     tokens = ids(2, 7)
-    assert_close(merge_lora(adapted)(tokens), adapted(tokens), atol=1e-6, rtol=1e-5)
+    merged = merge_lora(adapted)
+    assert_close(merged(tokens), adapted(tokens), atol=1e-6, rtol=1e-5)
+    assert all(p.requires_grad == (p.numel() > 0) for p in merged.parameters())
 
 
 def test_quantising_below_adapters():

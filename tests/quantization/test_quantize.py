@@ -114,6 +114,17 @@ def test_what_is_left_out():
     }
 
 
+def test_tokens_go_to_the_same_experts():
+    model = build_model(decoder_config(n_experts=5)).eval()
+    quantized = quantize(model, "int4")
+    layers = dict(quantized.named_modules())
+    routers = {name for name in layers if name.endswith(".router")}
+    assert len(routers) == 2
+    assert all(type(layers[name]) is nn.Linear for name in routers)
+    expert = layers["decoder.blocks.1.feed_forward.experts.4.up_proj"]
+    assert isinstance(expert, QuantizedLinear)
+
+
 def test_an_output_head_in_codes():
     model = make(decoder_config(tie_embeddings=False))
     quantized = quantize(model, "int8", skip=())

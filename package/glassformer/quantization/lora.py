@@ -128,7 +128,7 @@ def merge_lora(model: M) -> M:
     """A copy of ``model`` without adapters, whose weights have learnt what the adapters knew.
 
     Merged layers are plain ones, also where the layer below was quantised; quantise the result
-    again if it should be small. All parameters of the copy may learn.
+    again if it should be small. All parameters of the copy that hold any numbers may learn.
 
     Raises:
         ConfigError: the model has no adapters.
@@ -138,7 +138,7 @@ def merge_lora(model: M) -> M:
     memo: dict[int, Any] = {id(layer): _merged(layer) for layer in adapters(model).values()}
     merged = copy.deepcopy(model, memo)
     for parameter in merged.parameters():
-        parameter.requires_grad_(True)
+        parameter.requires_grad_(parameter.numel() > 0)
     return merged
 
 

@@ -27,15 +27,16 @@ def quantize(
     scheme: Scheme | Literal["int8_dynamic"] = "int8",
     *,
     group_size: int | None = None,
-    skip: Sequence[str] = ("lm_head",),
+    skip: Sequence[str] = ("lm_head", "router"),
     backend: Backend = "own",
 ) -> M:
     """A copy of ``model`` whose linear layers keep their weights as codes.
 
     Norms and embeddings stay as they are, and with them a tied output head, which is the embedding
     matrix itself. An output head of its own is left out by default: it is where an error of a
-    weight goes straight into a logit. So are linear layers without any weight, as pruning all
-    heads of a layer leaves behind.
+    weight goes straight into a logit. So is the router of a mixture of experts, which is small and
+    where an error sends a token to another expert. Linear layers without any weight, as pruning
+    all heads of a layer leaves behind, are always left out.
 
     Args:
         model: left untouched.

@@ -19,7 +19,7 @@ LayerKind = Literal["rnn", "lstm", "gru", "cnn", "attention"]
 Node = tuple[int, int]  # position, level; level 0 holds the tokens
 Edge = tuple[Node, Node]
 
-_ON_THE_WAY = {"rnn": "W", "lstm": "× f", "gru": "× z"}  # what meets the memory at each step
+_ON_THE_WAY = {"rnn": "U", "lstm": "× f", "gru": "× z"}  # what meets the memory at each step
 
 
 def path_picture(
@@ -49,7 +49,8 @@ def path_picture(
         )
     edges, way = _layout(kind, n, kernel_size, dilation)
     levels = 1 + max(node[1] for edge in edges for node in edge)
-    with new_figure(WIDTH, 1.35 + 0.62 * levels) as figure:
+    fan = 1.0 if kind == "attention" else 0.0  # room for lines that lie flat
+    with new_figure(WIDTH, 1.35 + 0.62 * levels + fan) as figure:
         axes = figure.subplots()
         axes.axis("off")
         axes.set_xlim(-0.55, n - 0.45)
@@ -79,11 +80,11 @@ def path_picture(
             for position in range(n - 1):
                 axes.text(
                     position + 0.5,
-                    1.14,
+                    0.86,
                     _ON_THE_WAY[kind],
                     color=PALETTE["source"],
                     ha="center",
-                    va="bottom",
+                    va="top",
                     fontsize=11,
                 )
         axes.text(-0.4, -0.62, "tokens", color=PALETTE["neutral"], fontsize=11)

@@ -76,6 +76,25 @@ def test_generate_streams_what_generation_gives(trained):
     assert written.output == tokenizer.decode(ids) + "\n"
 
 
+def test_generate_for_scripts(trained):
+    folder, _ = trained
+    command = ["generate", "--model", folder, "--prompt", "stone", "--max-new-tokens", 6]
+    greedy = [*command, "--temperature", 0]
+    found = json.loads(run(*greedy, "--json").stdout)
+    assert found["prompt"] == "stone"
+    assert found["text"] + "\n" == run(*greedy).stdout
+    model, ids = load_model(folder), load_tokenizer(folder).encode("stone")
+    for token in found["tokens"]:
+        probabilities = model(torch.tensor([ids]))[0, -1].detach().softmax(-1)
+        assert token["confidence"] == pytest.approx(float(probabilities[token["id"]]), abs=1e-6)
+        ids.append(token["id"])
+    other = json.loads(run(*greedy, "--repetition-penalty", 1e6, "--json").stdout)
+    written = [token["id"] for token in other["tokens"]]
+    assert len(set(written)) == len(written)
+    refused = run(*greedy, "--repetition-penalty", 0, code=2)
+    assert "repetition_penalty=0.0 must be a positive number" in one_clean_line(refused)
+
+
 def test_generate_from_nothing_and_beyond_the_end(trained):
     folder, _ = trained
     assert run("generate", "--model", folder, "--prompt", "", "--seed", 1).output.strip()

@@ -16,9 +16,10 @@ import typer
 from glassformer.cli.app import ConfigFile, DeviceName, JsonOutput, ModelFolder, app
 from glassformer.cli.folders import load_decoder
 from glassformer.cli.terminal import clean_errors, print_json
+from glassformer.data import Tokenizer
 from glassformer.devices import pick_device
 from glassformer.errors import ConfigError, DataError
-from glassformer.generation import sampler, stream
+from glassformer.generation import StreamStep, sampler, stream
 from glassformer.translation import Translation, load_translator
 
 __all__ = ["generate", "translate"]
@@ -35,13 +36,18 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy; above 1 is wild.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep this much probability.")] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 makes tokens of the text so far less likely.")
+    ] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Repeats a sample exactly.")] = None,
     device: DeviceName = "auto",
+    json: JsonOutput = False,
     config: ConfigFile = None,
 ) -> None:
     """Continue a prompt; the text appears as it is written.
 
-    For example, a careful continuation, and a wild one that can be repeated:
+    With `--json` it comes at the end, with the probability that the model gave to each token. For
+    example, a careful continuation, and a wild one that can be repeated:
 
         glassformer generate --model runs/decoder --prompt "In the beginning" --temperature 0
 
@@ -55,6 +61,7 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        repetition_penalty=repetition_penalty,
         seed=secrets.randbits(32) if seed is None else seed,
     )
     written = stream(
@@ -64,6 +71,17 @@ def generate(
         choose=choose,
         stop_ids=[tokenizer.eos_id],
     )
+    if json:
+        steps = list(written)
+        text = tokenizer.decode(ids + [step.token for step in steps])
+        tokens = [{"id": step.token, "confidence": step.confidence} for step in steps]
+        print_json({"prompt": prompt, "text": text, "tokens": tokens})
+    else:
+        _show(prompt, ids, written, tokenizer)
+
+
+def _show(prompt: str, ids: list[int], written: Iterator[StreamStep], tokenizer: Tokenizer) -> None:
+    """Print the prompt, and behind it each character as soon as it is whole."""
     shown = prompt
     typer.echo(shown, nl=False)
     for step in written:

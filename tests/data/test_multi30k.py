@@ -33,6 +33,12 @@ def test_the_terms_are_shown_until_they_are_accepted(folder):
         load_multi30k(download=True)
 
 
+@pytest.mark.usefixtures("no_shape_checks")
+def test_another_language_is_refused(folder):
+    with pytest.raises(DataError, match="source='fr' must be 'de' or 'en'"):
+        load_multi30k(source="fr", accept_terms=True)
+
+
 def test_absent_data_say_how_to_get_them(monkeypatch, tmp_path):
     monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"train\.de\.gz: is not there.*multi30k/dataset/master"):

@@ -48,8 +48,8 @@ def load_multi30k(
         download: get the six files (1.8 MB) if they are not in :func:`data_root`.
 
     Raises:
-        DataError: the terms are not accepted, or a file is not there, cannot be downloaded, or is
-            damaged.
+        DataError: the terms are not accepted, another language, or a file is not there, cannot be
+            downloaded, or is damaged.
 
     Book: training
     """
@@ -58,6 +58,8 @@ def load_multi30k(
             f"Multi30k may not be free for your purpose: {TERMS}; if yours is one of these, pass "
             "accept_terms=True"
         )
+    if source not in ("de", "en"):
+        raise DataError(f"source={source!r} must be 'de' or 'en'")
     target = "en" if source == "de" else "de"
     train, dev, test = (_read(part, source, target, download) for part in N_LINES)
     return ParallelCorpus.disjoint(

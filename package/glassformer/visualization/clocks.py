@@ -49,7 +49,7 @@ def position_clocks(
     product = sum(math.cos(shift * speed) for speed in speeds)
     markup = (
         f'<div id="clocks-{mark}" role="group" aria-label="Positions as clock hands" '
-        'style="background:#fff;color:#222;padding:12px;border-radius:8px;max-width:640px;'
+        'style="background:#fff;color:#222;color-scheme:light;padding:12px;border-radius:8px;max-width:640px;'
         'font:15px/1.4 sans-serif">'
         f'<div style="display:flex;flex-wrap:wrap;gap:12px;justify-content:space-around">{faces}'
         "</div>"
@@ -104,8 +104,8 @@ def _clock(pair: int, speed: float, position: int, shift: int) -> str:
         f'<circle cx="{_MIDDLE}" cy="{_MIDDLE}" r="47" fill="none" stroke="#999"/>{ticks}'
         f"{_hand('here', PALETTE['query'], position * speed, _HAND - 6, 6)}"
         f"{_hand('there', PALETTE['key'], (position + shift) * speed, _HAND, 3)}"
-        f"</svg><div>dims {2 * pair}, {2 * pair + 1}</div>"
-        f"<div>a turn takes {_steps(2 * math.pi / speed)}</div>"
+        f"</svg><div>dimensions {2 * pair}, {2 * pair + 1}</div>"
+        f"<div>turn: {_steps(2 * math.pi / speed)} steps</div>"
         f'<div style="color:{PALETTE["query"]}">at p: <span class="angle">'
         f"{_degrees(position * speed)}°</span></div>"
         f'<div style="color:{PALETTE["key"]}">between: <span class="between">'

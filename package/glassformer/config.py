@@ -97,7 +97,9 @@ class TransformerConfig:
             for each token (Shazeer et al. 2017); ``None`` for a single one and no router.
         experts_per_token: networks that each token goes through.
         expert_capacity: tokens that one expert takes, as a multiple of its fair share; those above
-            it skip the layer (Fedus et al. 2022). ``None`` for no limit.
+            it skip the layer (Fedus et al. 2022). Who is above it depends on the rest of the batch,
+            in evaluation too: scores then change with the batch size, and written text with the
+            cache. ``None`` for no limit, and for neither.
         bias: whether linear layers have a bias.
         qkv_bias: whether the projections to queries, keys and values have one; ``None`` means
             ``bias``.

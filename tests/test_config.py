@@ -132,6 +132,7 @@ ERRORS = [
     (DecoderConfig, {"relative_max_distance": 16}, "relative_max_distance=16 above half of it"),
     (DecoderConfig, {"n_experts": 3, "experts_per_token": 5}, "cannot exceed n_experts=3"),
     (DecoderConfig, {"n_experts": 3, "expert_capacity": 0.0}, "expert_capacity=0.0 must be posit"),
+    (DecoderConfig, {"n_experts": 3, "expert_capacity": float("inf")}, "positive and finite"),
     (DecoderConfig, {"norm_eps": 0.0}, "norm_eps=0.0 must be positive"),
     (DecoderConfig, {"norm_eps": float("nan")}, "norm_eps=nan must be positive"),
     (DecoderConfig, {"rope_base": -1.0}, "rope_base=-1.0 must be positive"),

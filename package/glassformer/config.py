@@ -7,6 +7,7 @@ A config names sizes and choices; it builds nothing and imports nothing but the 
 
 import dataclasses
 import difflib
+import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -412,10 +413,10 @@ def _check_experts(config: TransformerConfig) -> None:
             f"experts_per_token={config.experts_per_token} cannot exceed "
             f"n_experts={config.n_experts}; choose at most that many"
         )
-    if config.expert_capacity is not None and not config.expert_capacity > 0.0:
+    if config.expert_capacity is not None and not 0.0 < config.expert_capacity < math.inf:
         raise ConfigError(
-            f"expert_capacity={config.expert_capacity} must be positive, such as 1.25, or None "
-            "for no limit"
+            f"expert_capacity={config.expert_capacity} must be positive and finite, such as 1.25, "
+            "or None for no limit"
         )
 
 

@@ -206,9 +206,9 @@ def test_more_visits_than_experts(k):
         MixtureOfExperts(D, F, n_experts=X, experts_per_token=k)
 
 
-@pytest.mark.parametrize("capacity", [0.0, -1.0])
+@pytest.mark.parametrize("capacity", [0.0, -1.0, float("inf"), float("nan")])
 def test_no_capacity_at_all(capacity):
-    with pytest.raises(ConfigError, match="leaves no place; give a positive multiple"):
+    with pytest.raises(ConfigError, match="must be a positive and finite multiple"):
         MixtureOfExperts(D, F, n_experts=X, capacity=capacity)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from glassformer.errors import ConfigError
 from glassformer.functional import relative_position_buckets
 from glassformer.nn import RelativePositionBias
 from support.core import decoder_config, encoder_config, ids, scrambled, translator_config
@@ -35,6 +36,17 @@ def test_all_buckets_are_used_and_no_other():
         # bucket 16 would be "ahead by 0", which there is none of
         expected = set(range(32)) - ({16} if bidirectional else set())
         assert set(used.tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("n_buckets", "max_distance", "bidirectional"),
+    [(2, 128, True), (1, 128, False), (8, 4, False), (8, 2, True), (8, 1, False)],
+)
+def test_buckets_that_do_not_reach_are_refused(n_buckets, max_distance, bidirectional):
+    """With 8 buckets and max_distance 4, -5 would get the bucket log(1.25) / log(1) of them."""
+    with pytest.raises(ConfigError, match="at least 2, and max_distance above half of them"):
+        buckets([-5, 0], n_buckets=n_buckets, max_distance=max_distance,
+                bidirectional=bidirectional)  # fmt: skip
 
 
 def test_the_bias_depends_on_the_distance_alone():

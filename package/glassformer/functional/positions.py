@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.errors import ShapeError
+from glassformer.errors import ConfigError, ShapeError
 
 __all__ = [
     "alibi_bias",
@@ -123,6 +123,10 @@ def relative_position_buckets(
         bidirectional: half of the buckets are for keys ahead of the query. Otherwise a key ahead
             counts as one at distance 0: a causal mask hides it anyway.
 
+    Raises:
+        ConfigError: fewer than 2 buckets for a direction, or a ``max_distance`` that is not above
+            the half of them that hold one distance each.
+
     Source: Raffel et al. 2020, section 2.1. Book: embeddings
     """
     ahead = torch.zeros_like(distances)
@@ -133,6 +137,11 @@ def relative_position_buckets(
     else:
         distances = (-distances).clamp(min=0)
     exact = n_buckets // 2
+    if not 0 < exact < max_distance:
+        raise ConfigError(
+            f"{n_buckets} buckets for a direction and max_distance={max_distance}: there must be "
+            "at least 2, and max_distance above half of them; try n_buckets=32, max_distance=128"
+        )
     growth = (distances.float().clamp(min=exact) / exact).log() / math.log(max_distance / exact)
     far = (exact + (growth * (n_buckets - exact)).long()).clamp(max=n_buckets - 1)
     return ahead + torch.where(distances < exact, distances, far)

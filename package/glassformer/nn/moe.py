@@ -124,7 +124,8 @@ class MixtureOfExperts(nn.Module):
         activation, bias, dropout: of the experts, as in :class:`FeedForward`.
 
     Raises:
-        ConfigError: fewer experts than a token visits, or a capacity that is not positive.
+        ConfigError: fewer experts than a token visits, or a capacity that is not positive
+            and finite.
 
     Source: Shazeer et al. 2017, section 2; Fedus et al. 2022, section 2.2 for the capacity.
     Book: feed_forward
@@ -148,9 +149,9 @@ class MixtureOfExperts(nn.Module):
                 f"experts_per_token={experts_per_token} of n_experts={n_experts}: a token visits "
                 f"at least one expert and at most all; give a number from 1 to {n_experts}"
             )
-        if capacity is not None and not capacity > 0:
+        if capacity is not None and not 0 < capacity < math.inf:
             raise ConfigError(
-                f"capacity={capacity} leaves no place; give a positive multiple of the fair share, "
+                f"capacity={capacity} must be a positive and finite multiple of the fair share, "
                 "such as 1.25, or None for no bound"
             )
         self.n_experts = n_experts

@@ -66,7 +66,7 @@ def trace_shapes(model: nn.Module, *args: Any, **kwargs: Any) -> ShapeTrace:
 
     Args:
         model: the model, not compiled.
-        *args, **kwargs: what it is called with.
+        args, kwargs: what it is called with.
 
     Raises:
         GlassformerError: the model is compiled.

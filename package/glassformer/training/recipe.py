@@ -49,8 +49,8 @@ class RunRecipe:
         preset: size of the model.
         vocab_size: pieces of the tokenizer.
         length: tokens the model can see.
-        steps, accumulate, schedule, label_smoothing, precision, checkpoint_blocks, average,
-            patience: as in :class:`TrainSettings`.
+        steps, accumulate, schedule, label_smoothing: as in :class:`TrainSettings`.
+        precision, checkpoint_blocks, average, patience: as in :class:`TrainSettings`.
         lr: peak learning rate; the preset's own when ``None``.
         warmup: steps; a share of all when ``None``.
         dropout: share of values dropped in training.

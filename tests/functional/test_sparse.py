@@ -6,7 +6,7 @@ import pytest
 import torch
 from glassformer import attend, attention_weights
 from glassformer.errors import ConfigError, ShapeError
-from glassformer.functional import keep_top_k, padding_mask, top_k_attention
+from glassformer.functional import keep_top_weights, padding_mask, top_k_attention
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -60,7 +60,7 @@ def test_equals_a_loop_over_the_best_keys(top_k, kind):
 def test_never_more_than_k_and_rows_sum_to_one(top_k, seed):
     torch.manual_seed(seed)
     weights = (3 * torch.randn(2, 3, 5, 7)).softmax(-1)
-    kept = keep_top_k(weights, top_k)
+    kept = keep_top_weights(weights, top_k)
     assert ((kept > 0).sum(-1) == min(top_k, 7)).all()
     assert_close(kept.sum(-1), torch.ones(2, 3, 5))
     dropped = weights.masked_fill(kept > 0, 0.0).amax(-1)
@@ -68,7 +68,7 @@ def test_never_more_than_k_and_rows_sum_to_one(top_k, seed):
 
 
 def test_ties_leave_exactly_k():
-    kept = keep_top_k(torch.full((1, 1, 2, 5), 0.2), 3)
+    kept = keep_top_weights(torch.full((1, 1, 2, 5), 0.2), 3)
     assert kept.sort(-1).values[0, 0].tolist() == [[0, 0, *[pytest.approx(1 / 3)] * 3]] * 2
 
 
@@ -103,7 +103,7 @@ def test_half_precision(dtype):
     assert got.dtype == dtype
     assert_close(got.double(), want, atol=0.05, rtol=0)
     weights = torch.rand(1, 2, 3, 7).softmax(-1).to(dtype)
-    assert_close(keep_top_k(weights, 2).float().sum(-1), torch.ones(1, 2, 3), atol=0.01, rtol=0)
+    assert_close(keep_top_weights(weights, 2).float().sum(-1), torch.ones(1, 2, 3), atol=0.01, rtol=0)
 
 
 def test_what_is_refused(no_shape_checks):

@@ -17,7 +17,7 @@ from glassformer.functional.positions import (
     rotary_angles,
     sinusoidal_positions,
 )
-from glassformer.functional.sparse import keep_top_k, top_k_attention
+from glassformer.functional.sparse import keep_top_weights, top_k_attention
 
 __all__ = [
     "alibi_bias",
@@ -28,7 +28,7 @@ __all__ = [
     "causal_mask",
     "combine_masks",
     "flash_attend",
-    "keep_top_k",
+    "keep_top_weights",
     "padding_mask",
     "relative_position_buckets",
     "rotary_angles",

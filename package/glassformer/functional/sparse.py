@@ -11,7 +11,7 @@ from glassformer.errors import ConfigError
 from glassformer.functional._checks import check_values
 from glassformer.functional.attention import attention_weights, weighted_values
 
-__all__ = ["keep_top_k", "top_k_attention"]
+__all__ = ["keep_top_weights", "top_k_attention"]
 
 
 def top_k_attention(
@@ -42,10 +42,10 @@ def top_k_attention(
     """
     check_values(k, v)
     weights = attention_weights(q, k, mask=mask, bias=bias, is_causal=is_causal, scale=scale)
-    return weighted_values(keep_top_k(weights, top_k), v)
+    return weighted_values(keep_top_weights(weights, top_k), v)
 
 
-def keep_top_k(
+def keep_top_weights(
     weights: Float[Tensor, "batch n_heads q_len k_len"], top_k: int
 ) -> Float[Tensor, "batch n_heads q_len k_len"]:
     """The ``top_k`` largest weights of each row, scaled up to the sum of one; the others zero.

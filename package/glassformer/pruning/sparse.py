@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.errors import ConfigError
-from glassformer.functional.sparse import keep_top_k
+from glassformer.functional.sparse import keep_top_weights
 from glassformer.introspect._parts import parts_of
 from glassformer.nn import MultiHeadAttention
 
@@ -49,6 +49,6 @@ def sparse_attention(model: nn.Module, top_k: int) -> Iterator[None]:
 
 def _keep(top_k: int) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def keep(module: nn.Module, inputs: Any, weights: Tensor) -> Tensor:
-        return keep_top_k(weights, top_k)
+        return keep_top_weights(weights, top_k)
 
     return keep

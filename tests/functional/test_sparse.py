@@ -103,7 +103,9 @@ def test_half_precision(dtype):
     assert got.dtype == dtype
     assert_close(got.double(), want, atol=0.05, rtol=0)
     weights = torch.rand(1, 2, 3, 7).softmax(-1).to(dtype)
-    assert_close(keep_top_weights(weights, 2).float().sum(-1), torch.ones(1, 2, 3), atol=0.01, rtol=0)
+    assert_close(
+        keep_top_weights(weights, 2).float().sum(-1), torch.ones(1, 2, 3), atol=0.01, rtol=0
+    )
 
 
 def test_what_is_refused(no_shape_checks):

@@ -25,7 +25,9 @@ def addresses():
 def test_every_address_is_ours():
     found = list(addresses())
     assert {"_config.yml", "pyproject.toml", "README.md", "CITATION.cff"} <= {f for f, _ in found}
-    assert [(file, name) for file, name in found if name != OWNER_AND_NAME] == []
+    elsewhere = [(file, name) for file, name in found if name != OWNER_AND_NAME]
+    # data sets of others have homes of their own
+    assert {file for file, _ in elsewhere} <= {"package/glassformer/data/multi30k.py"}
 
 
 def test_the_package_metadata_point_there():

@@ -8,8 +8,8 @@ import torch
 from glassformer import DecoderConfig, build_model
 from glassformer.errors import CheckpointError, ConfigError, TokenizerError
 from glassformer.interop import load_gguf
+from glassformer.interop._tables import half_split, to_theirs
 from glassformer.interop.gguf import gguf_table
-from glassformer.interop.tables import half_split, to_theirs
 from support.core import ids, scramble
 from torch.testing import assert_close
 

@@ -9,7 +9,7 @@ import torch
 from glassformer import build_model
 from glassformer.errors import CheckpointError, ConfigError
 from glassformer.interop import load_hugging_face, save_hugging_face, weight_table
-from glassformer.interop.tables import to_theirs
+from glassformer.interop._tables import to_theirs
 from interop.configs import OURS
 from support.core import scramble
 from torch import nn

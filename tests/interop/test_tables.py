@@ -3,7 +3,7 @@
 import pytest
 import torch
 from glassformer.functional import apply_rotary, rotary_angles
-from glassformer.interop.tables import (
+from glassformer.interop._tables import (
     TRANSPOSED,
     Link,
     alternate_halves,

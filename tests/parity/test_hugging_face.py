@@ -6,7 +6,7 @@ import pytest
 import torch
 from glassformer.generation import generate
 from glassformer.interop import save_hugging_face, weight_table
-from glassformer.interop.tables import to_ours, to_theirs
+from glassformer.interop._tables import to_ours, to_theirs
 from parity.families import DECODERS, ENCODERS, TRANSLATORS, D, L, family_of, pair, transformers
 from support.core import ids
 from torch.testing import assert_close

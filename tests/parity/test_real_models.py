@@ -12,7 +12,7 @@ from glassformer.interop import (
     load_smollm2,
     weight_table,
 )
-from glassformer.interop.tables import to_theirs
+from glassformer.interop._tables import to_theirs
 from glassformer.quantization import model_bytes, quantize
 from torch.testing import assert_close
 

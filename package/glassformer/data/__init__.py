@@ -6,7 +6,14 @@ Book: training
 from glassformer.data.batches import TokenBudgetBatches, pad_batch, shuffled_batches
 from glassformer.data.cmudict import PronouncingDictionary, load_cmudict, pronunciation_pairs
 from glassformer.data.download import RemoteFile, data_root, fetch
-from glassformer.data.examples import PairBatch, PairExamples, collate_pairs, encode_pairs
+from glassformer.data.examples import (
+    LineEncoder,
+    PairBatch,
+    PairExamples,
+    collate_pairs,
+    encode_pairs,
+)
+from glassformer.data.grammar import AlignedTriple, generate_triples
 from glassformer.data.king_james import load_king_james
 from glassformer.data.multi30k import load_multi30k
 from glassformer.data.pairs import (
@@ -17,6 +24,7 @@ from glassformer.data.pairs import (
     read_tsv,
     split_pairs,
 )
+from glassformer.data.phrasebook import Phrase, load_phrasebook
 from glassformer.data.tatoeba import load_tatoeba
 from glassformer.data.text import (
     Corpus,
@@ -31,10 +39,13 @@ from glassformer.data.vocabulary import SymbolVocabulary
 from glassformer.data.windows import Window, Windows, count_windows, windows
 
 __all__ = [
+    "AlignedTriple",
     "Corpus",
+    "LineEncoder",
     "PairBatch",
     "PairExamples",
     "ParallelCorpus",
+    "Phrase",
     "PronouncingDictionary",
     "RemoteFile",
     "SymbolVocabulary",
@@ -47,10 +58,12 @@ __all__ = [
     "data_root",
     "encode_pairs",
     "fetch",
+    "generate_triples",
     "load_cmudict",
     "load_king_james",
     "load_multi30k",
     "load_pairs",
+    "load_phrasebook",
     "load_tatoeba",
     "load_text",
     "load_tiny_shakespeare",

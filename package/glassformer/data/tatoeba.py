@@ -20,7 +20,7 @@ __all__ = ["load_tatoeba"]
 LICENCE = "CC BY 2.0 France (https://creativecommons.org/licenses/by/2.0/fr/)"
 
 
-class Edition(NamedTuple):
+class _Edition(NamedTuple):
     """One edition of one language pair, the one whose checksum and figures we know.
 
     Book: training
@@ -32,7 +32,7 @@ class Edition(NamedTuple):
 
 
 EDITIONS = {
-    "deu-eng": Edition(
+    "deu-eng": _Edition(
         RemoteFile(
             "tatoeba-deu-eng",
             "deu-eng.zip",
@@ -45,7 +45,7 @@ EDITIONS = {
         f"of 2018-04-07, {LICENCE}. Attribution: www.manythings.org/anki and tatoeba.org. "
         "Changed here: split into parts.",
     ),
-    "cmn-eng": Edition(
+    "cmn-eng": _Edition(
         RemoteFile(
             "tatoeba-cmn-eng",
             "cmn.txt",

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassformer.errors import ConfigError, DataError
-from glassformer.evaluation.plain_text import refuse_what_is_no_text
 
 __all__ = ["References", "checked", "make_metric"]
 
@@ -17,6 +16,9 @@ References = Sequence[str] | Sequence[Sequence[str]]
 
 _NO_BLANKS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")  # kana, han
 _NEEDS_BLANKS = ("13a", "intl", "none")
+_PIECE = re.compile("\N{LOWER ONE EIGHTH BLOCK}|" r"@@(?= |$)|(?:^| )##\w")
+_MARK = re.compile(r"(?<=\w)( ?)[.,](?= |$)")  # a row of dots says nothing of blanks
+_OF_TOKENIZERS = re.compile(r"@-@|&(?:apos|quot|amp|#91|#93|#124);")
 
 
 def make_metric(name: str, tokenize: str = "13a", *, word_order: int = 0) -> Any:
@@ -101,3 +103,29 @@ def _reference_sets(references: References) -> list[list[str]]:
             "references mix strings and lists; give one list of strings, or a list of such lists"
         )
     return [list(one) for one in given]
+
+
+def refuse_what_is_no_text(name: str, lines: Sequence[Any]) -> None:
+    """Pieces and tokenised text would get a score, and it would be that of no translation.
+
+    Raises:
+        DataError: an item is no string, holds a tokenizer's marks, or most full stops and commas
+            have a blank before them.
+
+    Book: training
+    """
+    for index, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise DataError(f"{name}: item {index} is {line!r} and no string; give text")
+        found = _PIECE.search(line) or _OF_TOKENIZERS.search(line)
+        if found:
+            raise DataError(
+                f"{name}: item {index} has {found[0].strip()!r} of a tokenizer, in {line[:50]!r}; "
+                "score plain text: decode the ids, or use join_pieces or detokenize"
+            )
+    marks = [mark[1] == " " for line in lines for mark in _MARK.finditer(line)]
+    if 2 * sum(marks) > len(marks):
+        raise DataError(
+            f"{name}: {sum(marks)} of {len(marks)} full stops and commas have a blank before them, "
+            "so this is tokenised; score plain text: use detokenize"
+        )

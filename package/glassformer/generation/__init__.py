@@ -19,7 +19,7 @@ from glassformer.generation.samplers import (
     shaper,
 )
 from glassformer.generation.speculative import Speculation, speculate, verify_draft
-from glassformer.generation.step import Source, Writer, decode_step, encode_source, prefill
+from glassformer.generation.step import Source, Writer, decode_step, encode_source, predict, prefill
 from glassformer.generation.trace import TraceStep, trace_generation
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "keep_top_k",
     "keep_top_p",
     "penalise_repetition",
+    "predict",
     "prefill",
     "sample",
     "sampler",

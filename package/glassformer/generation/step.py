@@ -16,7 +16,7 @@ from glassformer.kv_cache import CrossCache, KVCache
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 
-__all__ = ["Source", "Writer", "decode_step", "encode_source", "prefill"]
+__all__ = ["Source", "Writer", "decode_step", "encode_source", "predict", "prefill"]
 
 Writer = Decoder | EncoderDecoder
 

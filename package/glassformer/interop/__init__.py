@@ -3,7 +3,7 @@
 Book: evolution
 """
 
-from glassformer.interop.gguf import load_gguf
+from glassformer.interop.gguf import gguf_table, load_gguf
 from glassformer.interop.hugging_face import (
     config_from_hugging_face,
     config_to_hugging_face,
@@ -28,6 +28,7 @@ __all__ = [
     "attention_to_torch",
     "config_from_hugging_face",
     "config_to_hugging_face",
+    "gguf_table",
     "load_gguf",
     "load_hugging_face",
     "load_minilm",

@@ -9,7 +9,7 @@ from glassformer.config import EncoderConfig
 from glassformer.errors import ConfigError
 from glassformer.interop._family import Family
 from glassformer.interop._settings import PLAIN, Settings, spelling
-from glassformer.interop.tables import Link, Table, both, layers, skip_rows
+from glassformer.interop._tables import Link, Table, both, layers, skip_rows
 
 _LAYER = [
     *both("self_attn.q_proj", "attention.self.query"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.config import TransformerConfig
 from glassformer.interop._settings import Settings
-from glassformer.interop.tables import Table
+from glassformer.interop._tables import Table
 
 
 def _none(config: Any) -> Mapping[str, Any]:

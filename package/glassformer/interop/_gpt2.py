@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.config import DecoderConfig
 from glassformer.interop._family import Family
 from glassformer.interop._settings import PLAIN, Settings, spelling
-from glassformer.interop.tables import TRANSPOSED, Link, Table, both, fused, layers
+from glassformer.interop._tables import TRANSPOSED, Link, Table, both, fused, layers
 
 # the first is max_len once more, the others belong to a head that sums up a text
 _HARMLESS = frozenset(

@@ -10,7 +10,7 @@ from typing import Any
 from glassformer.config import DecoderConfig
 from glassformer.interop._family import Family
 from glassformer.interop._settings import GATED, Settings, spelling
-from glassformer.interop.tables import Link, Table, both, fused, layers
+from glassformer.interop._tables import Link, Table, both, fused, layers
 
 
 def _head(config: DecoderConfig) -> Table:

@@ -13,7 +13,7 @@ from glassformer.config import EncoderDecoderConfig
 from glassformer.functional import sinusoidal_positions
 from glassformer.interop._family import Family
 from glassformer.interop._settings import PLAIN, Settings, spelling
-from glassformer.interop.tables import Link, Table, alternate_halves, both, flattened, layers
+from glassformer.interop._tables import Link, Table, alternate_halves, both, flattened, layers
 
 
 def _read_marian(settings: Settings) -> EncoderDecoderConfig:

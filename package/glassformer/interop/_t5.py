@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.config import EncoderDecoderConfig
 from glassformer.interop._family import Family
 from glassformer.interop._settings import Settings, spelling
-from glassformer.interop.tables import Link, Table, layers, scaled
+from glassformer.interop._tables import Link, Table, layers, scaled
 
 # "gated-gelu" means tanh-GELU to them, whatever "gelu" means elsewhere
 _T5_ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu", "gated-silu": "swiglu", "silu": "silu"}

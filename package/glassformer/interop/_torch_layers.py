@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.config import Activation
 from glassformer.errors import ConfigError
-from glassformer.interop.tables import Table, both, fused, layers
+from glassformer.interop._tables import Table, both, fused, layers
 from glassformer.nn import Block, FeedForward, LayerNorm, MultiHeadAttention
 
 _Layer = nn.TransformerEncoderLayer | nn.TransformerDecoderLayer

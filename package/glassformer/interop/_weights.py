@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer.config import TransformerConfig
 from glassformer.errors import CheckpointError
 from glassformer.interop._family import Family
-from glassformer.interop.tables import Table, names_and_shapes, to_ours
+from glassformer.interop._tables import Table, names_and_shapes, to_ours
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from glassformer.config import DecoderConfig
 from glassformer.errors import CheckpointError, ConfigError, TokenizerError
+from glassformer.interop._tables import Link, Table, half_split, layers
 from glassformer.interop._weights import model_with
-from glassformer.interop.tables import Link, Table, half_split, layers
 from glassformer.models import Decoder
 
 if TYPE_CHECKING:

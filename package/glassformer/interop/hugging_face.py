@@ -25,8 +25,8 @@ from glassformer.interop._llama import LLAMA, PHI3, QWEN2
 from glassformer.interop._marian import MARIAN
 from glassformer.interop._settings import HARMLESS, Settings
 from glassformer.interop._t5 import T5
+from glassformer.interop._tables import Table, to_theirs
 from glassformer.interop._weights import known_names, model_with, skeleton
-from glassformer.interop.tables import Table, to_theirs
 from glassformer.models import Decoder, Encoder, EncoderDecoder
 from glassformer.training._folder import replace_folder
 from glassformer.training._wrappers import unwrap

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from glassformer.errors import ConfigError, MaskError
+from glassformer.interop._tables import to_ours, to_theirs
 from glassformer.interop._torch_layers import (
     attention_table,
     check_attention,
@@ -25,7 +26,6 @@ from glassformer.interop._torch_layers import (
     make_their_norm,
     stack_table,
 )
-from glassformer.interop.tables import to_ours, to_theirs
 from glassformer.nn import Block, MultiHeadAttention, Stack
 
 __all__ = [

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from glassformer.errors import CacheError
-from glassformer.kv_cache.base import bytes_of
+from glassformer.kv_cache._checks import bytes_of
 
 __all__ = ["CrossCache", "CrossLayerCache"]
 

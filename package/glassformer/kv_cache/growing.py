@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from glassformer.kv_cache.base import KVCache, bytes_of, check_fits
+from glassformer.kv_cache._checks import bytes_of, check_fits
+from glassformer.kv_cache.base import KVCache
 
 __all__ = ["GrowingCache"]
 

@@ -8,7 +8,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from glassformer.errors import CacheError
-from glassformer.kv_cache.base import KVCache, bytes_of, check_fits
+from glassformer.kv_cache._checks import bytes_of, check_fits
+from glassformer.kv_cache.base import KVCache
 
 __all__ = ["SlidingWindowCache"]
 

@@ -14,7 +14,13 @@ from glassformer.quantization.codes import (
 )
 from glassformer.quantization.files import load_lora, load_quantized, save_lora, save_quantized
 from glassformer.quantization.linear import QuantizedLinear
-from glassformer.quantization.lora import LoRALinear, add_lora, lora_state_dict, merge_lora
+from glassformer.quantization.lora import (
+    LoRALinear,
+    adapters,
+    add_lora,
+    lora_state_dict,
+    merge_lora,
+)
 from glassformer.quantization.quantize import (
     Backend,
     QuantizationReport,
@@ -30,6 +36,7 @@ __all__ = [
     "QuantizationReport",
     "QuantizedLinear",
     "Scheme",
+    "adapters",
     "add_lora",
     "decode",
     "encode",

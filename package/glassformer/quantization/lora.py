@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.errors import ConfigError
 from glassformer.quantization.linear import QuantizedLinear
 
-__all__ = ["LoRALinear", "add_lora", "lora_state_dict", "merge_lora"]
+__all__ = ["LoRALinear", "adapters", "add_lora", "lora_state_dict", "merge_lora"]
 
 M = TypeVar("M", bound=nn.Module)
 

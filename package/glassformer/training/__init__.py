@@ -31,7 +31,13 @@ from glassformer.training.lock import sole_run
 from glassformer.training.loop import StepReport, Trainer, TrainSettings
 from glassformer.training.loss import TokenLoss, chunked_token_loss, counted, token_loss
 from glassformer.training.optimizer import make_optimizer
-from glassformer.training.packing import kernel_for
+from glassformer.training.packing import (
+    Packing,
+    kernel_for,
+    packable,
+    packed_decoder,
+    packed_translator,
+)
 from glassformer.training.pair_recipe import PairRecipe, recipe_from_dict
 from glassformer.training.recipe import Recipe, RunRecipe
 from glassformer.training.schedule import warmup_constant, warmup_cosine, warmup_inverse_sqrt
@@ -48,6 +54,7 @@ from glassformer.training.tensorboard import tensorboard_writer
 __all__ = [
     "Batch",
     "BestModel",
+    "Packing",
     "PairBatches",
     "PairRecipe",
     "Recipe",
@@ -76,6 +83,9 @@ __all__ = [
     "make_optimizer",
     "make_scaler",
     "mean_weights",
+    "packable",
+    "packed_decoder",
+    "packed_translator",
     "process_group",
     "read_record",
     "recipe_from_dict",

@@ -11,6 +11,7 @@ from glassformer.visualization.flow import attention_flow
 from glassformer.visualization.heads import head_player
 from glassformer.visualization.heat_maps import heat_map
 from glassformer.visualization.paths import path_picture
+from glassformer.visualization.stream import residual_stream
 from glassformer.visualization.styling import PALETTE, rounded, safe_label, style
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "path_picture",
     "position_clocks",
     "query_compass",
+    "residual_stream",
     "rounded",
     "safe_label",
     "style",

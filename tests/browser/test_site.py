@@ -219,3 +219,33 @@ def test_the_query_turns_by_keyboard_and_by_mouse(visit: Visit):
     box = length.bounding_box()
     page.mouse.click(box["x"] + 2, box["y"] + box["height"] / 2)
     assert max(shares()) - min(shares()) <= 0.01  # a query of length 0 listens to all alike
+
+
+def test_the_clocks_turn_and_the_angles_between_their_hands_stay(visit: Visit):
+    page = visit.open("embeddings")
+    clocks = page.locator("[id^=clocks-]").first
+    clocks.scroll_into_view_if_needed()
+    position, shift = clocks.locator("input[type=range]").all()
+
+    def shown(part: str) -> list[str]:
+        return clocks.locator(part).all_inner_texts()
+
+    angles, between, product = shown(".angle"), shown(".between"), shown(".product")
+    position.focus()
+    page.keyboard.press("PageUp")
+    assert shown(".angle") != angles
+    assert (shown(".between"), shown(".product")) == (between, product)
+    button = clocks.locator("button")
+    before = position.input_value()
+    button.press("Enter")
+    assert button.get_attribute("aria-pressed") == "true"
+    page.wait_for_function(
+        "([id, was]) => document.querySelector(`#${id} input`).value !== was",
+        arg=[clocks.get_attribute("id"), before],
+    )
+    button.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    shift.focus()
+    page.keyboard.press("Home")
+    assert set(shown(".between")) == {"0.0°"}
+    assert visit.foreign == []

@@ -55,7 +55,7 @@ def test_equal_arguments_give_equal_bytes_and_others_another_id():
     one, two = head_player(maps(), TOKENS), head_player(maps(), TOKENS)
     assert one._repr_html_() == two._repr_html_()
     others = (one, head_player(maps(), TOKENS, head=1), head_player(maps(heads=7), TOKENS))
-    assert len({re.search(r'id="(heads-\w+)"', e._repr_html_())[1] for e in others}) == 3
+    assert len({re.search(r'id="(player-\w+)"', e._repr_html_())[1] for e in others}) == 3
 
 
 def test_labels_are_text_and_nothing_is_loaded():

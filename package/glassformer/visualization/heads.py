@@ -60,11 +60,11 @@ def head_player(
     data = json.dumps(["".join(_digits(square) for square in one) for one in layers])
     row, told = shown[asks], _told(tokens, shown, layer, head, asks)
     mark = hashlib.sha256(repr((data, list(tokens), layer, head, asks)).encode()).hexdigest()[:10]
-    script = _SCRIPT.replace("@ID@", f"heads-{mark}").replace("@MAPS@", data)
+    script = _SCRIPT.replace("@ID@", f"player-{mark}").replace("@MAPS@", data)
     script = script.replace("@TOKENS@", json.dumps(list(tokens)).replace("<", "\\u003c"))
     script = script.replace("@HEADS@", str(heads))
     markup = (
-        f'<div id="heads-{mark}" role="group" aria-label="Heads of a model at work" '
+        f'<div id="player-{mark}" role="group" aria-label="Heads of a model at work" '
         'style="background:#fff;color:#222;padding:12px;border-radius:8px;max-width:680px;'
         'font:15px/1.4 sans-serif">'
         '<div style="display:flex;flex-wrap:wrap;gap:4px 16px">'

@@ -39,8 +39,17 @@ def residual_stream(
             _box(axes, (left, _NORM), (0.7, 0.34), "norm", PALETTE["neutral"])
             _box(axes, (left, _LAYER), (1.65, 0.5), name, PALETTE[role])
             _arrow(axes, (write, _LAYER), (write, _LEVEL + 0.17), PALETTE[role])
-            axes.plot(write, _LEVEL, "o", markersize=16, color="white", markeredgecolor=stream)
-            axes.text(write, _LEVEL, "+", ha="center", va="center_baseline", color=stream)
+            axes.plot(
+                write,
+                _LEVEL,
+                "o",
+                markersize=18,
+                color="white",
+                markeredgecolor=stream,
+                markeredgewidth=1.8,
+                zorder=2.5,
+            )
+            axes.text(write, _LEVEL, "+", ha="center", va="center", color=stream, zorder=3)
         set_title(figure, title)
     return figure
 
@@ -68,6 +77,7 @@ def _arrow(axes: "Axes", start: Any, stop: Any, colour: str, width: float = 1.8)
         "",
         xy=stop,
         xytext=start,
+        zorder=2,
         arrowprops={
             "arrowstyle": "-|>",
             "mutation_scale": 10 + 2 * width,

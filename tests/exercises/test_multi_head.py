@@ -39,6 +39,32 @@ def leaks_to_itself(layer, x):
     return bool((layer(other) - layer(x)).abs().max() > 1e-4)
 
 
+def leaks_to_the_neighbour(layer, x):
+    before = layer(x)
+    for t in range(1, x.shape[1]):
+        other = x.clone()
+        other[:, t] += 1
+        if (layer(other) - before)[:, t - 1].abs().max() > 1e-4:
+            return True
+    return False
+
+
+def leaks_by_cutting(layer, x):
+    """A causal layer gives the beginning of a row what it gives the row's beginning."""
+    before = layer(x)
+    lengths = range(1, x.shape[1])
+    return not all(torch.allclose(layer(x[:, :t]), before[:, :t], atol=1e-4) for t in lengths)
+
+
+def leaks_by_slopes(layer, x):
+    x = x.clone().requires_grad_()
+    for t in range(x.shape[1] - 1):
+        (slope,) = torch.autograd.grad(layer(x)[:, t].sum(), x)
+        if slope[:, t + 1 :].abs().max() > 1e-6:
+            return True
+    return False
+
+
 def leaks_exactly(layer, x):
     before = layer(x)
     for t in range(1, x.shape[1]):
@@ -106,6 +132,8 @@ RIGHT = [
     ("cut", cut),
     ("cut", lambda x, n: x.unflatten(-1, (n, -1)).permute(0, 2, 1, 3)),
     ("leak_test", leaks),
+    ("leak_test", leaks_by_cutting),
+    ("leak_test", leaks_by_slopes),
     ("in_one", in_one),
     ("in_one", by_one_projection),
     ("groups", groups),
@@ -127,6 +155,7 @@ WRONG = [
     ("leak_test", lambda layer, x: layer(x).shape != x.shape, "found: a layer without a mask"),
     ("leak_test", lambda layer, x: leaks_at_the_end(layer, x), "only token 4 hears"),
     ("leak_test", lambda layer, x: leaks_to_the_first(layer, x), "only token 4 hears"),
+    ("leak_test", lambda layer, x: leaks_to_the_neighbour(layer, x), "only token 1 hears"),
     ("leak_test", lambda layer, x: leaks_to_itself(layer, x), "no leak is reported"),
     ("leak_test", leaks_exactly, "no leak is reported|wobble"),
     ("leak_test", lambda layer, x: not leaks(layer, x), "no leak is reported"),
@@ -182,7 +211,7 @@ WRONG = [
         lambda budget, **sizes: fits(budget, **sizes | {"length": 8192}),
         "all sizes count",
     ),
-    ("fits", lambda budget, **sizes: fits(budget, **sizes) * 1.0, "keys and values are both"),
+    ("fits", lambda budget, **sizes: fits(budget, **sizes) * 1.0, "an int"),
 ]
 
 

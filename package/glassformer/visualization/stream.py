@@ -60,7 +60,8 @@ def _box(axes: "Axes", corner: Any, size: Any, name: str, colour: str) -> None:
     axes.add_patch(
         FancyBboxPatch(
             corner,
-            *size,
+            size[0],
+            size[1],
             boxstyle="round,pad=0,rounding_size=0.1",
             facecolor="white",
             edgecolor=colour,

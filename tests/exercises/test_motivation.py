@@ -81,6 +81,12 @@ def pieces_without_the_last(lstm, x, size):
     return pieces(lstm, x[:, : x.shape[1] // size * size], size)
 
 
+def pieces_with_the_last_alone_alive(lstm, x, size):
+    out = pieces(lstm, x, size)
+    start = (x.shape[1] - 1) // size * size
+    return torch.cat([out[:, :start].detach(), out[:, start:]], dim=1)
+
+
 def additive(state, memory, w_state, w_memory, v, mask, *, squash=torch.tanh, axis=-1):
     scores = squash((state @ w_state)[:, None] + memory @ w_memory) @ v
     return scores.masked_fill(~mask, -math.inf).softmax(dim=axis)
@@ -145,6 +151,7 @@ WRONG = [
     ("pieces", pieces_without_the_last, "every position"),
     ("pieces", lambda *a: pieces(*a).detach(), "within a piece"),
     ("pieces", lambda lstm, x, size: pieces(lstm, x.detach(), size), "within a piece"),
+    ("pieces", pieces_with_the_last_alone_alive, "within a piece"),
     ("additive", lambda *a: additive(*a, squash=lambda t: t), "v · tanh"),
     ("additive", lambda *a: additive(*a, axis=0), "padding|sum to one"),
     ("additive", additive_masked_too_late, "sum to one"),

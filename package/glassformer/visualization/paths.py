@@ -85,16 +85,16 @@ def path_picture(
                     color=PALETTE["source"],
                     ha="center",
                     va="top",
-                    fontsize=11,
+                    fontsize=13,
                 )
-        axes.text(-0.4, -0.62, "tokens", color=PALETTE["neutral"], fontsize=11)
+        axes.text(-0.4, -0.62, "tokens", color=PALETTE["neutral"], fontsize=13)
         axes.text(
             n - 0.6,
             -0.62,
             _in_words(kind, way),
             color=PALETTE["source"],
             ha="right",
-            fontsize=11,
+            fontsize=13,
         )
         set_title(figure, title)
     return figure

@@ -13,24 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "TRANSPOSED",
-    "Link",
-    "Step",
-    "Table",
-    "alternate_halves",
-    "both",
-    "flattened",
-    "fused",
-    "half_split",
-    "layers",
-    "names_and_shapes",
-    "scaled",
-    "skip_rows",
-    "to_ours",
-    "to_theirs",
-]
-
 
 class Step(NamedTuple):
     """One change of layout and its inverse. Book: evolution"""

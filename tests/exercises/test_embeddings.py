@@ -44,6 +44,25 @@ def skipping(word, vocabulary):
     return word_pieces(word, vocabulary)
 
 
+def unmarked_inside(word, vocabulary):
+    return word_pieces(word, vocabulary | {"##" + piece for piece in vocabulary})
+
+
+def marked_at_the_start(word, vocabulary):
+    return word_pieces(word, vocabulary | {piece.removeprefix("##") for piece in vocabulary})
+
+
+def going_back(word, vocabulary, start=0):
+    if start == len(word):
+        return []
+    for end in range(len(word), start, -1):
+        piece = ("##" if start else "") + word[start:end]
+        rest = going_back(word, vocabulary, end) if piece in vocabulary else ["[UNK]"]
+        if rest != ["[UNK]"]:
+            return [piece, *rest]
+    return ["[UNK]"]
+
+
 def sinusoids(positions, width, *, power=1.0, dtype=torch.float32, interleave=True, base=1e4):
     pairs = torch.arange(0, width, 2) * power
     angles = (positions[:, None].to(dtype) * (base ** (-pairs / width)).to(dtype)).float()
@@ -114,6 +133,9 @@ WRONG = [
     ("word_pieces", lambda w, v: word_pieces(w, v)[:2], "to the end of the word"),
     ("word_pieces", lambda w, v: word_pieces(w, v, give_up=False), "cut to its end"),
     ("word_pieces", skipping, "from its start"),
+    ("word_pieces", unmarked_inside, "only begins a word"),
+    ("word_pieces", marked_at_the_start, "never begins a word"),
+    ("word_pieces", going_back, "never goes back"),
     ("sinusoids", lambda p, d: sinusoids(p, d, interleave=False), "in turn"),
     ("sinusoids", cosine_first, "in turn"),
     ("sinusoids", lambda p, d: sinusoids(p * 2, d), "fastest hand"),
@@ -135,6 +157,7 @@ WRONG = [
     ("padded_positions", lambda m: m.cumsum(-1), "count 0, 1, 2"),
     ("padded_positions", arange, "moves no token"),
     ("padded_positions", lambda m: m.cumsum(-1) - 1, "a table has"),
+    ("padded_positions", lambda m: padded_positions(m) + 9 * ~m, "a table has"),
     ("padded_positions", minus_left_padding, "gap in the middle"),
     ("padded_positions", lambda m: padded_positions(m)[0], "the shape"),
 ]

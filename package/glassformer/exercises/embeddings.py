@@ -102,15 +102,40 @@ def word_pieces(learner: Any) -> None:
         "a word that cannot be cut from its start is one [UNK] as a whole",
         "If even one letter is no piece, return ['[UNK]'] at once, and do not skip it.",
     )
+    _expect_pieces(
+        cut("playb"),
+        "[UNK]",
+        "playb, where b begins words and ##b is missing",
+        "a piece without ## only begins a word",
+        "Inside a word look up '##' + the letters and nothing else.",
+    )
+    _expect_pieces(
+        cut("ding"),
+        "[UNK]",
+        "ding, where ##ding goes on and ding is missing",
+        "a piece with ## never begins a word",
+        "At the start of a word look up the letters without '##', and nothing else.",
+    )
+    few = "a ##b ##bc ##cd"
+    _expect_pieces(
+        learner("abcd", set(few.split())),
+        "[UNK]",
+        "abcd",
+        "the rule never goes back to try a shorter piece",
+        "After a and ##bc nothing fits the d. That a ##b ##cd would have fitted is not looked at.",
+        few,
+    )
 
 
-def _expect_pieces(got: Any, wanted: str, fed: str, prop: str, hint: str) -> None:
+def _expect_pieces(
+    got: Any, wanted: str, fed: str, prop: str, hint: str, vocabulary: str = _PIECES
+) -> None:
     pieces = wanted.split()
     shown = list(got) if isinstance(got, list | tuple) else got
     expect(
         shown == pieces,
         prop,
-        fed=f"the word {fed}; the vocabulary {_PIECES.replace('[UNK] ', '')}",
+        fed=f"the word {fed}; the vocabulary {vocabulary.replace('[UNK] ', '')}",
         expected=pieces,
         got=shown,
         hint=hint,
@@ -232,13 +257,13 @@ def padded_positions(learner: Any) -> None:
         hint="arange counts the padding too. Count the real tokens up to each place.",
     )
     expect(
-        int(got.min()) >= 0,
+        int(got.min()) >= 0 and int(got.max()) < 5,
         "the padding has a position that a table has",
-        fed="the same mask; a learned table is read at every place, padded ones too",
-        expected="no position below 0",
+        fed="the same mask of 5 places; a learned table is read at padded ones too",
+        expected="positions from 0 to 4",
         got=got,
         hint="cumsum - 1 is -1 on the left padding. -1 is the last row in plain indexing and an "
-        "error in nn.Embedding: clamp at 0.",
+        "error in nn.Embedding: clamp at 0. So is a position past the last row.",
     )
     packed = torch.tensor([[0, 1, 1, 0, 1, 1]]).bool()
     expect_close(

@@ -62,8 +62,8 @@ def apply_rotary(
 ) -> Float[Tensor, "batch n_heads time d_head"]:
     """Turn each pair ``(x[i], x[i + d_head/2])`` by its angle.
 
-    The two halves of a head form the pairs, as in LLaMA's public weights; layouts with neighbouring
-    pairs need their query and key weights permuted first.
+    The two halves of a head form the pairs, as in LLaMA's weights on Hugging Face; layouts with
+    neighbouring pairs, such as Meta's own files, need their query and key weights permuted first.
 
     Args:
         x: queries or keys.

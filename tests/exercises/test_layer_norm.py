@@ -45,6 +45,18 @@ def mean_of_squares(pieces):
     return mean, sum(piece.square().sum() for piece in pieces) / count - mean**2
 
 
+def kept(pieces):
+    row = torch.cat(list(pieces))
+    return row.mean(), row.var(unbiased=False)
+
+
+def streaming_in_two_loops(pieces):
+    sums = [(piece.sum(), len(piece)) for piece in pieces]
+    count = sum(n for _, n in sums)
+    mean = sum(total for total, _ in sums) / count
+    return mean, sum((piece - mean).square().sum() for piece in pieces) / count
+
+
 def averaged(pieces):
     return (
         torch.stack([piece.mean() for piece in pieces]).mean(),
@@ -98,6 +110,11 @@ WRONG = [
         "no float16",
     ),
     ("rms", lambda x, w, eps: rms(x.float(), w, eps), "no float16"),
+    (
+        "rms",
+        lambda x, w, eps: x / (x.square().mean(2, keepdim=True) + eps).sqrt() * w,
+        "it runs without an error",
+    ),
     ("backward", lambda y, sd, g: g / sd, "sums to zero"),
     ("backward", lambda y, sd, g: (g - g.mean(-1, keepdim=True)) / sd, "no part along y"),
     ("backward", lambda y, sd, g: backward(y, 1.0, g), "what autograd says"),
@@ -110,6 +127,8 @@ WRONG = [
     ("fold", lambda w, b, m, o: (m * w[:5, None], o + m @ b), "takes the weight in"),
     ("fold", lambda w, b, m, o: m * w, "a matrix and a bias come back"),
     ("streaming", mean_of_squares, "does not eat the variance"),
+    ("streaming", kept, "each piece is seen once"),
+    ("streaming", streaming_in_two_loops, "each piece is seen once"),
     ("streaming", averaged, "several pieces give the same"),
     ("streaming", only_within, "several pieces give the same"),
     ("streaming", equal_weights, "counts for less"),
@@ -156,9 +175,14 @@ def backward_in_place(y, sd, grad):
 
 def streaming_from_the_first_number(pieces):
     """Shift by the first number, then squares are small: a correct one-pass way."""
-    first = pieces[0][0]
-    mean, variance = mean_of_squares([piece - first for piece in pieces])
-    return mean + first, variance
+    first, count, total, squares = None, 0, 0.0, 0.0
+    for piece in pieces:
+        first = float(piece[0]) if first is None else first
+        count += len(piece)
+        total = total + (piece - first).sum()
+        squares = squares + (piece - first).square().sum()
+    mean = total / count
+    return mean + first, squares / count - mean**2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Checks for the exercises of the chapter ``layer_norm``."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor
 from glassformer.exercises import Failed, exercise, expect, expect_close
 
 __all__: list[str] = []
+
+_ONCE = (
+    "The memory of a piece is used again for the next one: keep what you computed from a piece, "
+    "not the piece, and go through the pieces once."
+)
 
 
 @exercise("layer_norm.review", minutes=15, level="medium")
@@ -21,7 +27,8 @@ def review(learner: Any) -> None:
     expect(shape == (3, 5, 7), "the shape stays", fed=fed, expected="(3, 5, 7)", got=shape)
     changed = x.clone()
     changed[:, 4] += 3.0 * torch.randn(7)
-    moved = float((learner(changed, weight, bias)[:, :4] - got[:, :4]).abs().max())
+    apart = learner(changed, weight, bias)[:, :4] - got[:, :4]
+    moved = float(apart.detach().abs().max())
     expect(
         moved < 1e-6,
         "a token is normalised by itself: no other token has a say",
@@ -80,6 +87,13 @@ def rms(learner: Any) -> None:
         fed="x of shape (2, 3, 7) whose rows have means near 1, in float32",
         hint="No mean is subtracted. The mean square is x.square().mean(-1, keepdim=True).",
     )
+    expect_close(
+        "any leading shape will do",
+        learner(x[0, 0].clone(), weight, 1e-6),
+        F.rms_norm(x[0, 0], (7,), weight, 1e-6),
+        fed="a single row, x of shape (7,)",
+        hint="The features are the last axis, however many stand before it: dim=-1.",
+    )
     quiet = x * 1e-3
     expect_close(
         "eps is added to the mean square, inside the root",
@@ -93,7 +107,7 @@ def rms(learner: Any) -> None:
         "numbers whose squares are no float16 come out right",
         learner(half.clone(), weight.half(), 1e-6),
         F.rms_norm(half.float(), (7,), weight.half().float(), 1e-6).half(),
-        fed="x of size 200 to 800 and the weight, both in float16",
+        fed="x with numbers up to several hundred and the weight, both in float16",
         hint="The largest float16 is 65504, and 300 squared is 90000. Square in float32, and give "
         "the dtype back at the end: the result and its weight are as x came in.",
         atol=5e-3,
@@ -210,12 +224,35 @@ def streaming(learner: Any) -> None:
         "12 numbers around 10,000 with a spread of 1, in float32",
         atol=2e-2,
     )
+    _statistics(
+        "each piece is seen once",
+        learner,
+        torch.cat([row[:5], row[5:] + 4.0]),
+        [5, 5, 2],
+        "12 numbers in pieces of 5, 5 and 2, one at a time, all in the same memory",
+        once=True,
+    )
+
+
+def _one_at_a_time(row: Tensor, sizes: list[int]) -> Iterator[Tensor]:
+    """The pieces in one buffer: each overwrites the one before."""
+    buffer = torch.empty(max(sizes))
+    for piece in row.split(sizes):
+        yield buffer[: len(piece)].copy_(piece)
 
 
 def _statistics(
-    property: str, learner: Any, row: Tensor, sizes: list[int], fed: str, atol: float = 1e-4
+    property: str,
+    learner: Any,
+    row: Tensor,
+    sizes: list[int],
+    fed: str,
+    *,
+    atol: float = 1e-4,
+    once: bool = False,
 ) -> None:
-    result = learner([piece.clone() for piece in row.split(sizes)])
+    pieces = _one_at_a_time(row, sizes) if once else [piece.clone() for piece in row.split(sizes)]
+    result = learner(pieces)
     expect(
         isinstance(result, tuple) and len(result) == 2,
         f"{property}: mean and variance come back",
@@ -230,7 +267,7 @@ def _statistics(
         mean,
         float(exact.mean()),
         fed=fed,
-        hint="Weigh each piece by how many numbers it has.",
+        hint=_ONCE if once else "Weigh each piece by how many numbers it has.",
         atol=1e-4,
     )
     expect_close(
@@ -238,7 +275,9 @@ def _statistics(
         variance,
         float(exact.var(unbiased=False)),
         fed=fed,
-        hint="Pieces whose means lie apart spread wider together than each alone: add "
+        hint=_ONCE
+        if once
+        else "Pieces whose means lie apart spread wider together than each alone: add "
         "n_a n_b / (n_a + n_b) times the squared distance of the means to the sums of squared "
         "deviations. And never subtract two large numbers: the mean square minus the squared "
         "mean loses every digit far from zero. Divide by N.",

@@ -66,6 +66,20 @@ def sum_of_lengths(stack, loss):
     return [sum(float(p.grad.norm()) for p in block.parameters()) for block in stack.blocks]
 
 
+def cleared(stack, loss):
+    norms = by_backward(stack, loss, clear=True)
+    stack.zero_grad()
+    return norms
+
+
+def one_call(stack, loss):
+    grads = iter(torch.autograd.grad(loss, [p for b in stack.blocks for p in b.parameters()]))
+    return [
+        float(torch.cat([next(grads).flatten() for _ in block.parameters()]).norm())
+        for block in stack.blocks
+    ]
+
+
 RIGHT = {
     "review": review,
     "gated_width": gated_width,
@@ -79,7 +93,7 @@ WRONG = [
     ("review", lambda x, n, u, d: d(F.gelu(u(n(x)))), "leaves the stream"),
     ("review", lambda x, n, u, d: n(x + d(F.gelu(u(x)))), "leaves the stream"),
     ("review", lambda x, n, u, d: x + d(u(n(x))), "bends"),
-    ("review", lambda x, n, u, d: x + d(F.gelu(u(x))), "bends"),
+    ("review", lambda x, n, u, d: x + d(F.gelu(u(x))), "hears the norm"),
     ("review", in_place, "left alone"),
     ("gated_width", lambda d, m: d * 2 / 3, "whole number"),
     ("gated_width", lambda d, m: d // 2, "three matrices"),
@@ -103,6 +117,7 @@ WRONG = [
         "shorter is not lost",
     ),
     ("in_slices", lambda f, x, n: f(x), "never whole"),
+    ("in_slices", lambda f, x, n: torch.cat([f(p) for p in x.chunk(n, 1)], 1), "never whole"),
     ("add_fact", lambda f, k, v: f, "one more hidden unit"),
     ("add_fact", lambda f, k, v: add_fact(f, k, v, scale=1.0), "adds its value"),
     ("add_fact", lambda f, k, v: add_fact(f, k, v, bias=0.0, scale=1.0), "60 degrees"),
@@ -112,6 +127,8 @@ WRONG = [
     ("gradient_norms", sum_of_lengths, "taken as one vector"),
     ("gradient_norms", by_backward, "measuring twice"),
     ("gradient_norms", lambda s, loss: by_backward(s, loss, clear=True), "no trace"),
+    ("gradient_norms", cleared, "that were there stay"),
+    ("gradient_norms", one_call, "still be sent backward"),
 ]
 
 

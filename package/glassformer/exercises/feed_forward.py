@@ -34,6 +34,14 @@ def review(learner: Any) -> None:
             "itself is passed on as it came.",
         )
         expect_close(
+            "the network hears the norm of x",
+            learner(10 * x, norm, up, down) - 10 * x,
+            learner(x.clone(), norm, up, down) - x,
+            atol=1e-4,
+            fed=f"{fed}; then 10 x, whose norm is the same",
+            hint="What up is given must be norm(x): it does not change when x is ten times larger.",
+        )
+        expect_close(
             "the network bends between its two layers",
             learner(x.clone(), norm, up, down),
             x + down(F.gelu(up(norm(x)))),
@@ -121,14 +129,15 @@ def in_slices(learner: Any) -> None:
         )
         large, tokens = FeedForward(16, 512), torch.randn(1, 256, 16)
         whole = peak_bytes(large, tokens)
-        used = peak_bytes(learner, large, tokens, 16)
+        used = peak_bytes(learner, large, tokens, 4)
         expect(
-            used < whole // 3,
+            used < whole // 6,
             "the hidden layer is never whole in memory",
-            fed="a network 16 -> 512 -> 16, 256 positions, slices of 16",
-            expected=f"less than a third of {whole:,} bytes, what the whole takes",
+            fed="a network 16 -> 512 -> 16, 256 positions, slices of 4",
+            expected=f"less than a sixth of {whole:,} bytes, what the whole takes",
             got=f"{used:,} bytes",
-            hint="Run the network on one slice at a time, inside the loop.",
+            hint="Run the network on one slice at a time, inside the loop. (chunk(4) makes four "
+            "slices; split(4) makes slices of four.)",
         )
 
 
@@ -239,4 +248,30 @@ def gradient_norms(learner: Any) -> None:
         expected=".grad is None for every parameter, as before",
         got=".grad of some parameters is set, and the next optimizer step would use it",
         hint="torch.autograd.grad returns gradients and stores none.",
+    )
+    for p in stack.parameters():
+        p.grad = torch.ones_like(p)
+    learner(stack, loss())
+    expect(
+        all(p.grad is not None and bool((p.grad == 1).all()) for p in stack.parameters()),
+        "gradients that were there stay",
+        fed=f"{fed}, with ones in every .grad",
+        expected=".grad full of ones, as before",
+        got=".grad changed or cleared, and the training step would lose what it had gathered",
+        hint="Zeroing afterwards is a trace too. torch.autograd.grad touches no .grad.",
+    )
+    used = loss()
+    learner(stack, used)
+    try:
+        used.backward()
+        alive = True
+    except RuntimeError:
+        alive = False
+    expect(
+        alive,
+        "the loss can still be sent backward",
+        fed=f"{fed}, measured once, then loss.backward()",
+        expected="gradients, as in a training step",
+        got="a RuntimeError: the graph is gone",
+        hint="retain_graph=True, in every call.",
     )

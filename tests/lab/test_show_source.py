@@ -11,7 +11,7 @@ from glassformer import lab
 from glassformer.errors import GlassformerError
 from glassformer.functional import attend
 from glassformer.lab import source
-from glassformer.nn import MultiHeadAttention
+from glassformer.nn import Block, MultiHeadAttention
 
 
 def test_source_is_that_of_the_file() -> None:
@@ -114,3 +114,12 @@ def test_a_docstring_may_name_several_chapters(tmp_path: Path) -> None:
             name="glassformer.thing.f", summary="Does `g`.", chapters=("masking", "kv_cache")
         )
     ]
+
+
+def test_a_private_method_leads_to_its_class() -> None:
+    shown = repr(lab.show_source(Block._residual))
+    assert shown.endswith("In the API: [`Block`](api/nn.html#glassformer.nn.blocks.Block)")
+
+
+def test_what_is_private_to_a_module_leads_nowhere() -> None:
+    assert "In the API" not in repr(lab.show_source(source._api_link))

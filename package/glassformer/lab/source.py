@@ -88,6 +88,12 @@ def _api_link(full_name: str, shown: str) -> str:
     parts = full_name.split(".")
     if parts[0] != _PACKAGE or len(parts) < 2:
         return ""
+    private = next((i for i, part in enumerate(parts) if part.startswith("_")), None)
+    if private is not None:  # it has no entry of its own: its class has
+        parts = parts[:private]
+        full_name, shown = ".".join(parts), parts[-1]
+        if not shown[0].isupper():
+            return ""
     # the short name: a phone cannot break a line inside a dotted one
     return f"[`{shown}`](api/{parts[1]}.html#{full_name})"
 

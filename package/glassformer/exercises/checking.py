@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Checker = Callable[[Any], None]
-_MACHINERY = {"checking", "comparing", "report"}
+_MACHINERY = {"checking", "clinic", "comparing", "report"}
 
 
 class _LearnerRaised(Exception):

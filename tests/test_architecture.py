@@ -76,6 +76,7 @@ EXPLAINED = (
     "pruning",
     "quantization",
     "translation",
+    "pretrained",
 )
 
 HEAVY = (

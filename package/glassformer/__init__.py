@@ -6,6 +6,7 @@ metrics load inside what needs them.
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from glassformer.config import (
     DecoderConfig,
@@ -18,6 +19,9 @@ from glassformer.errors import GlassformerError
 from glassformer.functional import attend, attention_weights
 from glassformer.introspect import capture_attention
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
+
+if TYPE_CHECKING:
+    from glassformer.pretrained import load_pretrained
 
 try:
     __version__ = version("glassformer")
@@ -38,4 +42,14 @@ __all__ = [
     "build_model",
     "capture_attention",
     "config_from_dict",
+    "load_pretrained",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``load_pretrained`` brings file formats along, which nothing else here needs."""
+    if name == "load_pretrained":
+        from glassformer.pretrained import load_pretrained
+
+        return load_pretrained
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

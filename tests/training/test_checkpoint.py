@@ -487,3 +487,43 @@ def test_a_missing_folder_and_a_model_without_a_config(tmp_path):
         existing_folder(tmp_path / "none")
     with pytest.raises(CheckpointError, match="Linear has no config"):
         save_model(tmp_path / "m", nn.Linear(3, 5))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator", "experts"])
+def test_a_small_checkpoint_comes_back_close(tmp_path, kind):
+    models = {
+        "decoder": lambda: tiny_decoder(norm="layer", bias=True),
+        "translator": lambda: EncoderDecoder(translator_config()),
+        "experts": lambda: tiny_decoder(n_experts=3),
+    }
+    model = models[kind]()
+    save_model(tmp_path / "small", model, small=True)
+    save_model(tmp_path / "plain", model)
+    loaded = load_model(tmp_path / "small").state_dict()
+    for name, weight in model.state_dict().items():
+        assert loaded[name].dtype == weight.dtype
+        off = (loaded[name] - weight).abs()
+        if weight.ndim >= 2:
+            assert bool((off <= 0.005 * weight.abs().amax(-1, keepdim=True)).all()), name
+        else:
+            assert bool((off <= 2**-11 * weight.abs()).all()), name
+    small, plain = (
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors")
+        for name in ("small", "plain")
+    )
+    size = {
+        name: sum(t.nbytes for t in tensors.values())
+        for name, tensors in (("small", small), ("plain", plain))
+    }
+    assert size["small"] < 0.35 * size["plain"]
+    assert read_record(tmp_path / "small")["small"] is True
+    assert "small" not in read_record(tmp_path / "plain")
+
+
+def test_a_small_checkpoint_is_saved_again_without_further_loss(tmp_path):
+    save_model(tmp_path / "a", tiny_decoder(), small=True)
+    once = load_model(tmp_path / "a")
+    save_model(tmp_path / "b", once, small=True)
+    again = load_model(tmp_path / "b")
+    for name, weight in once.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], weight, rtol=1e-3, atol=1e-6)

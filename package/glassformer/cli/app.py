@@ -4,11 +4,12 @@ Book: training
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from glassformer.cli.config_file import read_defaults
+from glassformer.pretrained import PRETRAINED, pretrained_folder
 
 __all__ = [
     "AcceptTerms",
@@ -16,6 +17,7 @@ __all__ = [
     "DeviceName",
     "Download",
     "JsonOutput",
+    "MaybeModel",
     "ModelFolder",
     "app",
 ]
@@ -29,7 +31,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ModelFolder = Annotated[Path, typer.Option(help="Folder that `glassformer train` wrote.")]
+
+def _model_folder(given: str | Path) -> Path:
+    """A folder, or the name of a model of the package where no such folder is."""
+    folder = Path(given)
+    named = str(given) in PRETRAINED and not folder.exists()
+    return pretrained_folder(str(given)) if named else folder
+
+
+_model: Any = typer.Option(
+    help=f"Folder of a trained model, or one of the package: {', '.join(PRETRAINED)}.",
+    parser=_model_folder,
+    metavar="FOLDER|NAME",
+)
+ModelFolder = Annotated[Path, _model]
+MaybeModel = Annotated[Path | None, _model]
 DeviceName = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 ConfigFile = Annotated[

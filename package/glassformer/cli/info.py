@@ -5,13 +5,11 @@ Book: training
 
 import importlib.metadata
 import platform
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import torch
-import typer
 
-from glassformer.cli.app import ConfigFile, JsonOutput, app
+from glassformer.cli.app import ConfigFile, JsonOutput, MaybeModel, app
 from glassformer.cli.folders import load_any
 from glassformer.cli.terminal import clean_errors, print_json, print_rows
 from glassformer.config import (
@@ -31,7 +29,7 @@ __all__ = ["info"]
 @app.command()
 @clean_errors
 def info(
-    model: Annotated[Path | None, typer.Option(help="Folder of a model.")] = None,
+    model: MaybeModel = None,
     json: JsonOutput = False,
     config: ConfigFile = None,
 ) -> None:

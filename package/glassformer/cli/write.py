@@ -96,7 +96,7 @@ def _show(prompt: str, ids: list[int], written: Iterator[StreamStep], tokenizer:
 @app.command()
 @clean_errors
 def translate(
-    model: ModelFolder,
+    model: ModelFolder = Path("tatoeba-de-en"),
     files: Annotated[
         list[Path] | None,
         typer.Argument(help="UTF-8 texts, one sentence a line; none or `-`: standard input."),
@@ -117,11 +117,12 @@ def translate(
 ) -> None:
     """Translate line by line: line n of the output belongs to line n of the input.
 
-    An empty line stays empty. With `--n-best` above 1 each translation is a line of its own: the
-    number of its sentence from 0, its score and its text, with tabs between. With `--json` every
-    sentence is one line of JSON. For example:
+    Without `--model` the package's own translator turns German into English. An empty line stays
+    empty. With `--n-best` above 1 each translation is a line of its own: the number of its sentence
+    from 0, its score and its text, with tabs between. With `--json` every sentence is one line of
+    JSON. For example:
 
-        echo "Das Wetter ist schön." | glassformer translate --model runs/translator
+        echo "Das Wetter ist schön." | glassformer translate
 
         glassformer translate --model runs/translator news.de --beams 8 > news.en
 

@@ -24,6 +24,7 @@ from glassformer.config import TransformerConfig, config_from_dict
 from glassformer.data import Tokenizer
 from glassformer.errors import CheckpointError, ConfigError, TokenizerError
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
+from glassformer.training._compact import compact, expand
 from glassformer.training._folder import existing_folder, replace_folder
 from glassformer.training._ranks import rank, wait_for_all, whole
 from glassformer.training._wrappers import plain_name, unwrap
@@ -52,6 +53,7 @@ def save_model(
     tokenizer: Tokenizer | None = None,
     *,
     run: dict[str, Any] | None = None,
+    small: bool = False,
 ) -> None:
     """Write a model, perhaps with its tokenizer, for :func:`load_model`.
 
@@ -62,6 +64,9 @@ def save_model(
         model: any model with a config, also one that is wrapped.
         tokenizer: saved along if given.
         run: more for the record, as JSON data, such as where its text came from.
+        small: write every matrix as 8-bit codes, a quarter of the bytes, for a model that travels.
+            It is loaded as float32 again, each weight off by at most 0.5 % of the largest one of
+            its row.
 
     Raises:
         CheckpointError: the folder cannot be written, or holds files that are no checkpoint's, or
@@ -69,9 +74,11 @@ def save_model(
 
     Book: training
     """
-    record = {} if run is None else {"run": run}
+    record: dict[str, Any] = {} if run is None else {"run": run}
     weights = whole(unwrap(model).state_dict())
     _refuse_changed(unwrap(model), weights)
+    if small:
+        weights, record["small"] = compact(weights), True
     _save(folder, model, weights, tokenizer, {}, record)
 
 
@@ -147,6 +154,8 @@ def load_model(
         tensors = safetensors.torch.load(_read(folder, MODEL))
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{Path(folder) / MODEL}: no safetensors ({error})") from error
+    if read_record(folder).get("small"):
+        tensors = expand(tensors)
     with torch.random.fork_rng(devices=[]):
         model = build_model(config)
     load_weights(model, tensors)

@@ -1,0 +1,188 @@
+"""``python -m bench.ship RUN NAME``: put a finished run into the package, measured.
+
+RUN is a folder that ``glassformer train`` wrote. Its best weights become the model NAME of
+``glassformer.load_pretrained``, in 8 bits, with a record of how they came about and what they can
+do. Every score is that of ``glassformer evaluate``: on dev and test, greedy and with four beams,
+with the weights of the run and with those that ship. Nothing is chosen here, so test is looked at
+for the record alone.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from glassformer.data import generate_triples, load_phrasebook
+from glassformer.data.cmudict import FILE as CMUDICT
+from glassformer.data.tatoeba import EDITIONS
+from glassformer.evaluation import (
+    align,
+    alignment_score,
+    bleu,
+    chrf,
+    word_attention,
+    word_indices,
+)
+from glassformer.introspect import capture_attention
+from glassformer.pretrained import pretrained_folder
+from glassformer.training import (
+    PairRecipe,
+    load_checkpoint,
+    load_tokenizer,
+    read_record,
+    save_model,
+)
+from glassformer.translation import Translator, load_translator
+
+from bench.machine import described
+
+N_ALIGNED = 500
+FILES = {"cmudict": CMUDICT} | {f"tatoeba-{name}": e.file for name, e in EDITIONS.items()}
+
+
+def ship(run: Path, name: str) -> dict[str, Any]:
+    """Write the model, measure it, and write its record."""
+    folder = pretrained_folder(name)
+    before = read_record(run)
+    recipe = PairRecipe.from_dict(before["run"])
+    translator = load_translator(run)
+    save_model(folder, translator.model, load_tokenizer(run), run=before["run"], small=True)
+    record = read_record(folder) | {
+        "data": _data(recipe),
+        "training": _training(run, recipe),
+        "made_with": described(),
+        "scores": [
+            {"weights": weights, "part": part, "beams": beams, **_evaluated(model, part, beams)}
+            for weights, model in (("float32", run), ("shipped", folder))
+            for part in ("dev", "test")
+            for beams in (1, 4)
+        ],
+    }
+    if recipe.data == "tatoeba-deu-eng":
+        shipped = load_translator(folder)
+        record["phrasebook"] = [phrasebook_scores(shipped, beams) for beams in (1, 4)]
+        record["alignment"] = alignment(shipped)
+    (folder / "record.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    return record
+
+
+def phrasebook_scores(translator: Translator, beams: int) -> dict[str, Any]:
+    """BLEU and chrF on the sentences that come with the package."""
+    phrases = load_phrasebook()
+    written = translator.translate([phrase.german for phrase in phrases], n_beams=beams)
+    english = [phrase.english for phrase in phrases]
+    words, letters = bleu(written, english), chrf(written, english)
+    return {
+        "beams": beams,
+        "sentences": len(phrases),
+        "BLEU": round(words.score, 2),
+        "BLEU_signature": words.signature,
+        "chrF": round(letters.score, 2),
+        "chrF_signature": letters.signature,
+    }
+
+
+def alignment(translator: Translator) -> dict[str, Any]:
+    """How well each layer's cross-attention, mean over its heads, finds the gold links."""
+    triples = generate_triples(N_ALIGNED)
+    found: dict[str, list[set[tuple[int, int]]]] = {}
+    for triple in triples:
+        pieces, weights = _forced(translator, triple.german_text, triple.english_text)
+        for layer, heads in weights.items():
+            words = word_attention(heads, *pieces)
+            found.setdefault(layer, []).append(align(words))
+    gold = [set(triple.german_english) for triple in triples]
+    scores = {layer: alignment_score(links, gold) for layer, links in found.items()}
+    return {
+        "sentences": N_ALIGNED,
+        "text": f"glassformer.data.generate_triples({N_ALIGNED})",
+        "method": "strongest source word of each target word, as the query that predicts it",
+        "layers": {
+            layer: {"precision": round(score.precision, 4), "aer": round(score.aer, 4)}
+            for layer, score in scores.items()
+        },
+    }
+
+
+def _forced(
+    translator: Translator, german: str, english: str
+) -> tuple[tuple[list[int | None], list[int | None]], dict[str, torch.Tensor]]:
+    """Words of the pieces, and the cross-attention while the model reads a given translation."""
+    tokenizer = translator.tokenizer
+    source = tokenizer.encode(german, eos=True)
+    target = tokenizer.encode(english, bos=True, eos=True)
+    with torch.no_grad(), capture_attention(translator.model) as maps:
+        translator.model(torch.tensor([source]), torch.tensor([target[:-1]]))
+    words = tuple(word_indices(tokenizer.pieces(ids)) for ids in (target[1:], source))
+    cross = {name: map[0].mean(0) for name, map in maps.items() if "cross" in name}
+    return words, cross  # row t is the query that predicts target[t + 1]
+
+
+def _data(recipe: PairRecipe) -> dict[str, Any]:
+    corpus = recipe.corpus()
+    file = FILES[str(recipe.data)]
+    return {
+        "name": recipe.data,
+        "file": file.name,
+        "sha256": file.sha256,
+        "attribution": corpus.attribution,
+        "split": "MD5 of the target sentence modulo 1000: below 20 test, below 30 dev, else train"
+        if recipe.data != "cmudict"
+        else "MD5 of the word modulo 1000: below 20 test, below 30 dev, else train",
+        "pairs": {part: len(getattr(corpus, part)) for part in ("train", "dev", "test")},
+        "left_out": corpus.n_dropped,
+    }
+
+
+def _training(run: Path, recipe: PairRecipe) -> dict[str, Any]:
+    """The settings and the curve: every evaluation, with the mean loss of the steps before it."""
+    trainer = recipe.trainer(recipe.corpus(), load_tokenizer(run), torch.device("cpu"))
+    load_checkpoint(run, trainer)
+    curve, losses, tokens = [], 0.0, 0
+    for report in trainer.history:
+        losses += report.loss * report.n_tokens
+        tokens += report.n_tokens
+        if report.dev_loss is not None:
+            curve.append([report.step, round(losses / tokens, 4), round(report.dev_loss, 4)])
+            losses, tokens = 0.0, 0
+    return {
+        "settings": trainer.settings.to_dict(),
+        "steps": trainer.step,
+        "best_step": trainer.best.step,
+        "best_dev_loss": round(trainer.best.loss, 4),
+        "target_tokens": sum(report.n_tokens for report in trainer.history),
+        "minutes": round(sum(report.seconds for report in trainer.history) / 60, 1),
+        "curve": {"columns": ["step", "train nats per token", "dev nats per token"], "rows": curve},
+    }
+
+
+def _evaluated(model: Path, part: str, beams: int) -> dict[str, Any]:
+    command = ["evaluate", "--model", str(model), "--split", part, "--beams", str(beams), "--json"]
+    said = subprocess.run(
+        [sys.executable, "-m", "glassformer", *command], capture_output=True, text=True, check=True
+    )
+    found = json.loads(said.stdout)
+    print(model.name, part, beams, found, flush=True)
+    return {
+        key: round(value, 4) if isinstance(value, float) and math.isfinite(value) else value
+        for key, value in found.items()
+        if key not in ("text", "split")
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    given = parser.parse_args(arguments)
+    ship(given.run, given.name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

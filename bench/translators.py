@@ -1,0 +1,185 @@
+"""``python -m bench.translators KIND``: other translators in the same minutes, recorded.
+
+Each kind trains on the same pairs with the same tokenizer, for the same processor time on one
+thread, at the best of a few learning rates (short runs, judged on dev). Then it translates dev and
+test greedily. The results of all kinds gather in ``comparisons.json`` of the package, where the
+book reads them.
+
+- ``transformer``: the recipe of ``glassformer train``, norm before each sublayer
+- ``post_norm``: the same with the norm after it
+- ``lstm``: a bidirectional LSTM with attention (Bahdanau et al. 2015), of as many parameters
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from glassformer.data import ParallelCorpus, Tokenizer, encode_pairs
+from glassformer.evaluation import bleu, chrf
+from glassformer.models import EncoderDecoder
+from glassformer.models.recurrent import RecurrentTranslator
+from glassformer.pretrained import COMPARISONS
+from glassformer.training import PairBatches, PairRecipe, Trainer, total_loss
+from torch import nn
+
+from bench.machine import described
+
+LENGTH = 64
+RATES = {
+    "transformer": (1e-3, 2e-3),
+    "post_norm": (5e-4, 1e-3),
+    "lstm": (1e-3, 2e-3),
+}
+LSTM_WIDTH = 432
+
+
+def compare(kind: str, minutes: float, search: float, recipe: PairRecipe) -> dict[str, Any]:
+    """Search the learning rate, train, measure."""
+    corpus = recipe.corpus()
+    tokenizer = recipe.tokenizer(corpus)
+    parts = {
+        part: PairBatches(
+            encode_pairs(getattr(corpus, part), tokenizer, max_len=LENGTH),
+            recipe.max_tokens,
+            pad_id=tokenizer.pad_id,
+            bos_id=tokenizer.bos_id,
+            seed=recipe.seed,
+        )
+        for part in ("train", "dev")
+    }
+
+    def trained(lr: float, minutes: float) -> tuple[Trainer, float]:
+        return _trained(
+            lambda: _model(kind, recipe, tokenizer), recipe, parts["train"], lr, minutes
+        )
+
+    searched = {}
+    for lr in RATES[kind]:
+        trainer, _ = trained(lr, search)
+        searched[lr] = round(total_loss(trainer.model, parts["dev"]).mean_nll, 4)
+        print(kind, lr, searched[lr], flush=True)
+    best = min(searched, key=lambda lr: searched[lr])
+    trainer, spent = trained(best, minutes)
+    return {
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "minutes": round(spent / 60, 2),
+        "search": {"minutes": search, "dev nats per token": searched},
+        "lr": best,
+        "steps": trainer.step,
+        "target_tokens": sum(report.n_tokens for report in trainer.history),
+        "dev_nats_per_token": round(total_loss(trainer.model, parts["dev"]).mean_nll, 4),
+        **{part: _scores(trainer.model, tokenizer, corpus, part) for part in ("dev", "test")},
+    }
+
+
+def _model(kind: str, recipe: PairRecipe, tokenizer: Tokenizer) -> nn.Module:
+    torch.manual_seed(recipe.seed)
+    config = recipe.config(tokenizer.vocab_size, tokenizer.pad_id)
+    if kind == "lstm":
+        return RecurrentTranslator(tokenizer.vocab_size, LSTM_WIDTH, dropout=recipe.dropout)
+    place = "post" if kind == "post_norm" else "pre"
+    return EncoderDecoder(dataclasses.replace(config, norm_position=place))
+
+
+def _trained(
+    make: Callable[[], nn.Module],
+    recipe: PairRecipe,
+    data: PairBatches,
+    lr: float,
+    minutes: float,
+) -> tuple[Trainer, float]:
+    """A model after so many minutes of processor time, its learning rate down to a tenth by then.
+
+    How many steps that is, twenty steps over the epoch tell beforehand.
+    """
+    settings = dataclasses.replace(
+        recipe.settings(), lr=lr, eval_every=None, average=1, schedule="cosine", warmup=20
+    )
+    trial = Trainer(make(), data, dataclasses.replace(settings, steps=25))
+    runs = trial.run()
+    for _ in range(5):  # the first ones are slow
+        next(runs)
+    start = time.process_time()
+    for _ in runs:
+        pass
+    steps = int(minutes * 60 / ((time.process_time() - start) / 20))
+    settings = dataclasses.replace(settings, steps=steps, warmup=steps // 10)
+    torch.manual_seed(recipe.seed)
+    trainer = Trainer(make(), data, settings)
+    start = time.process_time()
+    for _ in trainer.run():
+        pass
+    return trainer, time.process_time() - start
+
+
+def _scores(
+    model: nn.Module, tokenizer: Tokenizer, corpus: ParallelCorpus, part: str
+) -> dict[str, Any]:
+    pairs = getattr(corpus, part)
+    sources = sorted({source for source, _ in pairs}, key=len)
+    written: dict[str, str] = {}
+    for start in range(0, len(sources), 128):
+        batch = sources[start : start + 128]
+        written |= dict(zip(batch, greedy(model, tokenizer, batch), strict=True))
+    hypotheses, references = [written[source] for source, _ in pairs], [text for _, text in pairs]
+    words, letters = bleu(hypotheses, references), chrf(hypotheses, references)
+    return {
+        "pairs": len(pairs),
+        "BLEU": round(words.score, 2),
+        "BLEU_signature": words.signature,
+        "chrF": round(letters.score, 2),
+    }
+
+
+@torch.no_grad()
+def greedy(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]) -> list[str]:
+    """The likeliest token again and again, for any model of sources and targets; no cache."""
+    model.eval()
+    ids = [tokenizer.encode(text, eos=True)[:LENGTH] for text in sources]
+    width = max(map(len, ids))
+    source = torch.tensor([row + [tokenizer.pad_id] * (width - len(row)) for row in ids])
+    target = torch.full((len(ids), 1), tokenizer.bos_id)
+    done = torch.zeros(len(ids), dtype=torch.bool)
+    for _ in range(LENGTH - 1):
+        logits = model(source, target, source_mask=source != tokenizer.pad_id)[:, -1]
+        token = logits.argmax(-1).masked_fill(done, tokenizer.eos_id)
+        target = torch.cat([target, token[:, None]], dim=1)
+        done |= token == tokenizer.eos_id
+        if bool(done.all()):
+            break
+    rows = target[:, 1:].tolist()
+    ends = [(*row, tokenizer.eos_id).index(tokenizer.eos_id) for row in rows]
+    return [tokenizer.decode(row[:end]) for row, end in zip(rows, ends, strict=True)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.translators", description=__doc__)
+    parser.add_argument("kinds", nargs="+", choices=RATES)
+    parser.add_argument("--minutes", type=float, default=10, help="of processor time, one thread")
+    parser.add_argument("--search", type=float, default=2, help="minutes of each learning rate")
+    parser.add_argument("--vocab-size", type=int, default=6000)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    recipe = PairRecipe(
+        data="tatoeba-deu-eng",
+        preset="base",
+        vocab_size=given.vocab_size,
+        length=LENGTH,
+        precision="bfloat16",
+    )
+    for kind in given.kinds:
+        found = compare(kind, given.minutes, given.search, recipe) | {"made_with": described()}
+        print(json.dumps(found), flush=True)
+        known = json.loads(COMPARISONS.read_text()) if COMPARISONS.exists() else {}
+        known.setdefault("same minutes", {})[kind] = found
+        COMPARISONS.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

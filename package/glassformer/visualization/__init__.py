@@ -13,6 +13,7 @@ from glassformer.visualization.heat_maps import heat_map
 from glassformer.visualization.paths import path_picture
 from glassformer.visualization.stream import residual_stream
 from glassformer.visualization.styling import PALETTE, rounded, safe_label, style
+from glassformer.visualization.token_trace import token_trace
 
 __all__ = [
     "PALETTE",
@@ -29,4 +30,5 @@ __all__ = [
     "rounded",
     "safe_label",
     "style",
+    "token_trace",
 ]

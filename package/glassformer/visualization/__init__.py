@@ -4,6 +4,7 @@ Every function returns a matplotlib figure and draws from rounded data, so that 
 give the same bytes. matplotlib is loaded when the first figure is drawn, not before.
 """
 
+from glassformer.visualization.alignment import alignment_picture
 from glassformer.visualization.clocks import position_clocks
 from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
@@ -18,6 +19,7 @@ from glassformer.visualization.token_trace import token_trace
 __all__ = [
     "PALETTE",
     "Explorer",
+    "alignment_picture",
     "attention_flow",
     "head_player",
     "heat_map",

@@ -160,16 +160,16 @@ def greedy(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]) -> li
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.translators", description=__doc__)
     parser.add_argument("kinds", nargs="+", choices=RATES)
-    parser.add_argument("--minutes", type=float, default=10, help="of processor time, one thread")
+    parser.add_argument("--minutes", type=float, default=12, help="of processor time on one thread")
     parser.add_argument("--search", type=float, default=2, help="minutes of each learning rate")
-    parser.add_argument("--vocab-size", type=int, default=6000)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     recipe = PairRecipe(
         data="tatoeba-deu-eng",
         preset="base",
-        vocab_size=given.vocab_size,
+        vocab_size=6000,
         length=LENGTH,
+        max_tokens=2048,
         precision="bfloat16",
     )
     for kind in given.kinds:

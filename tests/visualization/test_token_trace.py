@@ -16,8 +16,16 @@ def words_of(figure):
 
 def test_every_token_stands_beside_its_probability_and_over_its_rivals() -> None:
     words = words_of(token_trace(ROWS, title="It writes"))
-    assert words[:3] == [" Paris", "0.70", "the 0.10   Rome 0.05   a 0.02"]
+    assert words[:3] == ["Paris", "0.70", "the 0.10   Rome 0.05   a 0.02"]
     assert words[3:] == ["↵", "0.25", ". 0.50"]
+
+
+def test_a_token_of_spaces_alone_is_seen() -> None:
+    assert words_of(token_trace([("  ", 0.5, [(" ", 0.1)])], title="It waits")) == [
+        "␣␣",
+        "0.50",
+        "␣ 0.10",
+    ]
 
 
 def test_bars_are_as_long_as_the_probabilities_and_follow_each_other() -> None:

@@ -53,12 +53,17 @@ def token_trace(
                 if not 0 <= value <= 1:
                     raise ShapeError(f"{value} is no probability; give numbers from 0 to 1")
             _draw_bars(axes, row, probability, [share for _, share in rivals])
-            _write(axes, (-0.03, row), token, 13, PALETTE["query"], "right", bold=True)
+            _write(axes, (-0.03, row), _visible(token), 13, PALETTE["query"], "right", bold=True)
             _write(axes, (1.03, row), f"{probability:.2f}", 12, PALETTE["query"], "left")
-            words = "   ".join(f"{name.strip() or name} {share:.2f}" for name, share in rivals)
+            words = "   ".join(f"{_visible(name)} {share:.2f}" for name, share in rivals)
             _write(axes, (0.0, row + 0.44), words, 11, PALETTE["neutral"], "left")
         set_title(figure, title)
     return figure
+
+
+def _visible(token: str) -> str:
+    """A token without the spaces around it, or, where it is nothing else, with open boxes."""
+    return token.strip(" ") or "␣" * len(token)
 
 
 def _draw_bars(axes: "Axes", row: int, probability: int | float, rivals: list[int | float]) -> None:

@@ -69,19 +69,19 @@ def _visible(token: str) -> str:
 def _draw_bars(axes: "Axes", row: int, probability: int | float, rivals: list[int | float]) -> None:
     """The token's own share of all probability, then those of its rivals, then an empty rest."""
     axes.barh(row, 1.0, _BAR, color="none", edgecolor=PALETTE["quiet"], linewidth=0.8)
-    axes.barh(row, float(f"{probability:.4g}"), _BAR, color=PALETTE["query"])
-    left: int | float = probability
+    axes.barh(row, round(probability, 2), _BAR, color=PALETTE["query"])
+    left: int | float = round(probability, 2)  # as printed, and the same on every machine
     for share in rivals:
         axes.barh(
             row,
-            float(f"{share:.4g}"),
+            round(share, 2),
             _BAR,
-            left=float(f"{left:.4g}"),
+            left=round(left, 2),
             color="#e3b994",
             edgecolor="white",
             linewidth=1.0,
         )
-        left += share
+        left += round(share, 2)
 
 
 def _write(

@@ -133,6 +133,7 @@ WRONG = [
     ("translate", one_table_per_sample, "one table for each sample and head"),
     ("translate", lambda m, h: (~m[:, 0]).repeat(h, 1, 1), "heads of one sample stand together"),
     ("translate", lambda m, h: translate(m, h).float(), "is boolean"),
+    ("translate", lambda m, h: translate(m.mT, h), "a row is a query"),
     ("packed", lambda d: packed(d) | ~causal_mask(6), "sees the future"),
     ("packed", lambda d: causal_mask(6) & (d >= 0)[:, None, None, :], "sees another document"),
     ("packed", neighbours, "sees another document"),
@@ -185,6 +186,15 @@ WRONG = [
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_answers_pass(name):
     report = exercises.check(f"masking.{name}", RIGHT[name])
+    assert report.passed, report
+
+
+def test_a_mean_by_weights_passes_though_it_rounds_in_half_precision():
+    def by_weights(x, real):
+        share = (real / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
+        return (x.masked_fill(~real[..., None], 0.0) * share[..., None]).sum(1)
+
+    report = exercises.check("masking.pooled", by_weights)
     assert report.passed, report
 
 

@@ -45,7 +45,7 @@ N_ALIGNED = 500
 FILES = {"cmudict": CMUDICT} | {f"tatoeba-{name}": e.file for name, e in EDITIONS.items()}
 
 
-def ship(run: Path, name: str) -> dict[str, Any]:
+def ship(run: Path, name: str, note: str) -> dict[str, Any]:
     """Write the model, measure it, and write its record."""
     folder = pretrained_folder(name)
     before = read_record(run)
@@ -54,7 +54,7 @@ def ship(run: Path, name: str) -> dict[str, Any]:
     save_model(folder, translator.model, load_tokenizer(run), run=before["run"], small=True)
     record = read_record(folder) | {
         "data": _data(recipe),
-        "training": _training(run, recipe),
+        "training": _training(run, recipe) | {"note": note},
         "made_with": described(),
         "scores": [
             {"weights": weights, "part": part, "beams": beams, **_evaluated(model, part, beams)}
@@ -80,10 +80,10 @@ def phrasebook_scores(translator: Translator, beams: int) -> dict[str, Any]:
     return {
         "beams": beams,
         "sentences": len(phrases),
-        "BLEU": round(words.score, 2),
-        "BLEU_signature": words.signature,
-        "chrF": round(letters.score, 2),
-        "chrF_signature": letters.signature,
+        "bleu": round(words.score, 2),
+        "bleu_signature": words.signature,
+        "chrf": round(letters.score, 2),
+        "chrf_signature": letters.signature,
     }
 
 
@@ -179,8 +179,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
+    parser.add_argument("--note", default="", help="what else to know about the run")
     given = parser.parse_args(arguments)
-    ship(given.run, given.name)
+    ship(given.run, given.name, given.note)
     return 0
 
 

@@ -130,9 +130,9 @@ def _scores(
     words, letters = bleu(hypotheses, references), chrf(hypotheses, references)
     return {
         "pairs": len(pairs),
-        "BLEU": round(words.score, 2),
-        "BLEU_signature": words.signature,
-        "chrF": round(letters.score, 2),
+        "bleu": round(words.score, 2),
+        "bleu_signature": words.signature,
+        "chrf": round(letters.score, 2),
     }
 
 

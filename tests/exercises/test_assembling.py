@@ -69,6 +69,20 @@ def with_seed(seed, make, *, libraries=3, back=3, always=True):
         restore()
 
 
+def sows_again(seed, make):
+    start = torch.initial_seed()
+    states = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        return make()
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.manual_seed(start)
+
+
 def swallows(seed, make):
     try:
         return with_seed(seed, make)
@@ -123,6 +137,7 @@ WRONG = [
     ("with_seed", lambda *a: with_seed(*a, back=1), "as if nothing had happened: NumPy"),
     ("with_seed", lambda *a: with_seed(*a, back=2), "as if nothing had happened: PyTorch"),
     ("with_seed", lambda *a: with_seed(*a, always=False), "put back where make() raises: Python"),
+    ("with_seed", sows_again, "as if nothing had happened: PyTorch"),
     ("with_seed", swallows, "an error of make() reaches the caller"),
     ("with_seed", lambda s, m: with_seed(s, m) and None, "the answer is what make() returns"),
     ("price", lambda *a: price(*a, unit=1), "the unit is FLOPs"),
@@ -135,6 +150,10 @@ WRONG = [
     ("start", lambda d, e: (e / d) ** 0.5, "the first loss is that far above ln V"),
     ("start", lambda d, e: -0.1, "the answer is a positive number"),
 ]
+
+
+def test_a_numpy_integer_is_a_whole_number() -> None:
+    assert exercises.check("assembling.count", lambda *a: np.int64(count(*a))).passed
 
 
 @pytest.mark.parametrize("name", RIGHT)

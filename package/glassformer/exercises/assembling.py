@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import numbers
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,7 +105,7 @@ def count(learner: Any) -> None:
 
 def _whole_number(value: Any, fed: str) -> int:
     expect(
-        isinstance(value, int | float) and not isinstance(value, bool) and value == int(value),
+        isinstance(value, numbers.Real) and not isinstance(value, bool) and value == int(value),
         "the answer is a whole number",
         fed=fed,
         expected="an int",
@@ -173,8 +174,9 @@ def wiring(learner: Any) -> None:
             got,
             want,
             fed=fed,
-            hint="Positions count from 0 on both sides, and the padding mask has the shape "
-            "(batch, 1, 1, source), so that it holds for all heads and all queries.",
+            hint="Positions count from 0 on both sides, the reader looks in both directions, and "
+            "the padding mask has the shape (batch, 1, 1, source), so that it holds for all heads "
+            "and all queries.",
             atol=1e-4,
         )
 
@@ -248,6 +250,8 @@ def _does_not_spill(learner: Any, library: str, draw: Callable[[], float]) -> No
         random.seed(3)
         np.random.seed(3)
         torch.manual_seed(3)
+        for each in _DRAWS.values():
+            each()  # so that to sow the caller's seed once more is not to go on
 
     def fails() -> float:
         draw()
@@ -320,7 +324,7 @@ def price(learner: Any) -> None:
         fed=f"{fed}; then vocab=8",
         expected="2 · target · d = 72 more",
         got=f"{more:,} more",
-        hint="The head is a product of (target, d) with (d, vocab).",
+        hint="The head is a product of (target, d) with (d, vocab): two FLOPs a multiply-add.",
     )
     for which, lengths in (("source", (6, 3)), ("target", (5, 4))):
         more, wanted = (a - b for a, b in zip(both(*lengths), (got, want), strict=True))
@@ -363,7 +367,7 @@ def start(learner: Any) -> None:
             "the first loss is that far above ln V",
             fed=f"{fed}: 400 vectors out of a norm, a head of 500 words with your spread",
             expected=f"ln 500 + {excess}",
-            got=f"ln 500 + {above:.2f}",
+            got=f"ln 500 + {above:.3f}",
             hint="The loss starts at about ln V + d σ² / 2: four times the width needs half the "
             "spread.",
         )

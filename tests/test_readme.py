@@ -14,8 +14,8 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_package_in_five_lines_runs():
-    (code,) = blocks("python")
+@pytest.mark.parametrize("code", blocks("python"))
+def test_the_package_in_five_lines_runs(code):
     assert len([line for line in code.splitlines() if line.strip()]) <= 5
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False

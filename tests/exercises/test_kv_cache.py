@@ -7,16 +7,28 @@ import torch
 from glassformer import exercises
 
 
-def budget(free, *, n_layers, n_kv_heads, d_head, length, bytes_per_value, kinds=2):
-    return free // (kinds * n_layers * n_kv_heads * d_head * length * bytes_per_value)
+def bound(bandwidth, weight_bytes, token_bytes, rows, length):
+    return rows * bandwidth / (weight_bytes + rows * length * token_bytes)
 
 
-def per_layer(free, *, n_layers, **rest):
-    return budget(free, n_layers=5, **rest)
+def one_row(bandwidth, weight_bytes, token_bytes, rows, length):
+    return bandwidth / (weight_bytes + rows * length * token_bytes)
 
 
-def _share(free, *, n_layers, n_kv_heads, d_head, length, bytes_per_value):
-    return free / (2 * n_layers * n_kv_heads * d_head * length * bytes_per_value)
+def one_cache(bandwidth, weight_bytes, token_bytes, rows, length):
+    return rows * bandwidth / (weight_bytes + length * token_bytes)
+
+
+def weights_only(bandwidth, weight_bytes, token_bytes, rows, length):
+    return rows * bandwidth / weight_bytes
+
+
+def weights_for_each(bandwidth, weight_bytes, token_bytes, rows, length):
+    return bandwidth / (weight_bytes + length * token_bytes)
+
+
+def seconds(bandwidth, weight_bytes, token_bytes, rows, length):
+    return (weight_bytes + rows * length * token_bytes) / bandwidth
 
 
 def loop(model, prompt, n_new, *, past_on=True, choose=None, extra=False, whole=False):
@@ -125,7 +137,7 @@ def nucleus(probs, p, *, keep_crossing=True, back=True, ascending=False, normali
 
 
 RIGHT = {
-    "budget": budget,
+    "bound": bound,
     "loop": loop,
     "static": static,
     "beams": beams,
@@ -134,16 +146,11 @@ RIGHT = {
 }
 
 WRONG = [
-    ("budget", lambda free, **sizes: budget(free, kinds=1, **sizes), "keys and values both"),
-    ("budget", per_layer, "every layer keeps its own"),
-    ("budget", lambda free, **sizes: budget(free, **{**sizes, "length": 11}), "longer text"),
-    (
-        "budget",
-        lambda free, **sizes: budget(free, **{**sizes, "bytes_per_value": 2}),
-        "size of a number",
-    ),
-    ("budget", lambda free, **sizes: round(_share(free, **sizes)), "only in part"),
-    ("budget", lambda free, **sizes: _share(free, **sizes), "keys and values both"),
+    ("bound", seconds, "all weights"),
+    ("bound", weights_only, "the cache is fetched too"),
+    ("bound", one_row, "share the weights"),
+    ("bound", weights_for_each, "share the weights"),
+    ("bound", one_cache, "brings its own cache"),
     ("loop", walks_over_the_prompt, "read in one call"),
     ("loop", lambda *fed: loop(*fed, past_on=False), "gets the past"),
     ("loop", lambda *fed: loop(*fed, whole=True), "one new token of each row"),
@@ -193,6 +200,10 @@ WRONG = [
 def test_right_answer_passes(name: str) -> None:
     report = exercises.check(f"kv_cache.{name}", RIGHT[name])
     assert report.passed, repr(report)
+
+
+def test_pieces_may_come_from_a_generator() -> None:
+    assert exercises.check("kv_cache.pieces", lambda chunks: (x for x in pieces(chunks))).passed
 
 
 @pytest.mark.parametrize(("name", "learner", "named"), WRONG)

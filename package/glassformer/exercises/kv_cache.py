@@ -1,6 +1,6 @@
 """Checks for the exercises of the chapter ``kv_cache``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,55 +11,61 @@ from glassformer.exercises import Failed, exercise, expect, expect_close
 __all__: list[str] = []
 
 
-@exercise("kv_cache.budget", minutes=10, level="easy")
-def budget(learner: Any) -> None:
-    """How many conversations fit beside the weights."""
-    usual = {"n_layers": 5, "n_kv_heads": 3, "d_head": 7, "length": 11, "bytes_per_value": 2}
-    one = 2 * 5 * 3 * 7 * 11 * 2  # bytes of one conversation
+@exercise("kv_cache.bound", minutes=10, level="easy")
+def bound(learner: Any) -> None:
+    """How fast a step can be that waits for memory."""
 
-    def ask(free: int, **changed: int) -> Any:
-        return learner(free, **{**usual, **changed})
+    def ask(rows: int, length: int) -> Any:
+        return learner(6000, 100, 2, rows, length)
 
-    fed = "5 layers, 3 key heads of width 7, 11 tokens, 2 bytes a number"
-    hints = {
-        "keys and values both take room": (
-            ask(100 * one),
-            100,
-            f"{100 * one} free bytes, {fed}",
-            "What is kept of one token in one layer? Count the tensors.",
+    def fed(rows: int, length: int) -> str:
+        return (
+            "6000 bytes a second, weights of 100 bytes, 2 bytes a token, "
+            f"rows: {rows}, tokens in each cache: {length}"
+        )
+
+    cases = {
+        "every step fetches all weights": (
+            1,
+            0,
+            60.0,
+            "One row, and nothing in its cache: how often can 100 bytes be fetched in a second?",
         ),
-        "every layer keeps its own": (
-            ask(100 * one, n_layers=50),
-            10,
-            f"{100 * one} free bytes, {fed}, but 50 layers",
-            "Ten times the layers, ten times the bytes.",
-        ),
-        "a longer text takes more": (
-            ask(100 * one, length=55),
-            20,
-            f"{100 * one} free bytes, {fed}, but 55 tokens",
-            "Five times the tokens, five times the bytes.",
-        ),
-        "the size of a number counts, in bytes": (
-            ask(100 * one, bytes_per_value=4),
+        "the cache is fetched too": (
+            1,
             50,
-            f"{100 * one} free bytes, {fed}, but 4 bytes a number",
-            "bytes_per_value is 2 for half precision: bytes, not bits.",
+            30.0,
+            "50 tokens at 2 bytes each are as many bytes again as the weights.",
         ),
-        "a conversation that fits only in part does not fit": (
-            ask(4 * one - 1),
-            3,
-            f"one byte less than four conversations need, {fed}",
-            "Round down: // does.",
+        "each row writes a token, and all share the weights": (
+            10,
+            0,
+            600.0,
+            "One fetch of the weights serves ten rows, and each writes a token of its own. "
+            "Count the tokens of all rows.",
+        ),
+        "each row brings its own cache": (
+            10,
+            50,
+            10 * 6000 / 1100,
+            "Ten rows of 50 tokens: ten caches to fetch, and the weights once.",
         ),
     }
-    for name, (got, expected, given, hint) in hints.items():
-        expect(
-            type(got) is int and got == expected,
+    for name, (rows, length, expected, hint) in cases.items():
+        got = ask(rows, length)
+        if not isinstance(got, int | float | Tensor):
+            raise Failed(
+                "the answer is a number",
+                fed=fed(rows, length),
+                expected=f"{expected:.1f}",
+                got=got,
+                hint="Tokens of all rows in a second.",
+            )
+        expect_close(
             name,
-            fed=given,
-            expected=str(expected),
-            got=repr(got),
+            torch.as_tensor(got, dtype=torch.float64),
+            torch.tensor(expected, dtype=torch.float64),
+            fed=fed(rows, length),
             hint=hint,
         )
 
@@ -184,7 +190,7 @@ def static(learner: Any) -> None:
             "the mask has a row for each new token and a column for each slot",
             fed=fed,
             expected="a boolean tensor of shape (3, 11)",
-            got=f"{type(mask).__name__} of shape {tuple(getattr(mask, 'shape', ()))}",
+            got=mask,
             hint="Attention gets the whole buffer, so the mask is as wide as the buffer.",
         )
     places = torch.arange(room)
@@ -272,6 +278,7 @@ def pieces(learner: Any) -> None:
     whole = _TEXT.encode()
     chunks = [whole[i : i + 2] for i in range(0, len(whole), 2)]
     got = learner(list(chunks))
+    got = list(got) if isinstance(got, Iterator) else got
     fed = f"the bytes of {_TEXT!r}, two at a time"
     if not isinstance(got, Sequence) or not all(isinstance(piece, str) for piece in got):
         raise Failed(

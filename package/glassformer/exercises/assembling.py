@@ -105,7 +105,9 @@ def count(learner: Any) -> None:
 
 def _whole_number(value: Any, fed: str) -> int:
     expect(
-        isinstance(value, numbers.Real) and not isinstance(value, bool) and value == int(value),
+        isinstance(value, numbers.Real)
+        and not isinstance(value, bool)
+        and float(value).is_integer(),
         "the answer is a whole number",
         fed=fed,
         expected="an int",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from glassformer import exercises
 from glassformer.lab import notebook as form
 from support.chapters import ExerciseCells, as_python, exercises_in, sections
@@ -34,7 +35,8 @@ def run(path: Path, *sources: str) -> list[exercises.Report]:
         return reports[-1]
 
     space: dict[str, Any] = {"__name__": "__main__"}
-    with pytest.MonkeyPatch.context() as patch:
+    # a chapter may switch gradients off for its own kernel; here it shares the process
+    with torch.enable_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(exercises, "check", remember)
         patch.chdir(BOOK)
         for source in (setup_code(path), *sources):

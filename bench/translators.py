@@ -25,6 +25,7 @@ from glassformer.models import EncoderDecoder
 from glassformer.models.recurrent import RecurrentTranslator
 from glassformer.pretrained import COMPARISONS
 from glassformer.training import PairBatches, PairRecipe, Trainer, total_loss
+from glassformer.translation import Translator
 from torch import nn
 
 from bench.machine import described
@@ -122,10 +123,11 @@ def _scores(
 ) -> dict[str, Any]:
     pairs = getattr(corpus, part)
     sources = sorted({source for source, _ in pairs}, key=len)
-    written: dict[str, str] = {}
-    for start in range(0, len(sources), 128):
-        batch = sources[start : start + 128]
-        written |= dict(zip(batch, greedy(model, tokenizer, batch), strict=True))
+    if isinstance(model, EncoderDecoder):
+        texts = Translator(model.eval(), tokenizer).translate(sources, n_beams=1)
+    else:
+        texts = greedy(model, tokenizer, sources)
+    written = dict(zip(sources, texts, strict=True))
     hypotheses, references = [written[source] for source, _ in pairs], [text for _, text in pairs]
     words, letters = bleu(hypotheses, references), chrf(hypotheses, references)
     return {
@@ -137,9 +139,17 @@ def _scores(
 
 
 @torch.no_grad()
-def greedy(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]) -> list[str]:
+def greedy(
+    model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str], batch_size: int = 128
+) -> list[str]:
     """The likeliest token again and again, for any model of sources and targets; no cache."""
-    model.eval()
+    texts: list[str] = []
+    for start in range(0, len(sources), batch_size):
+        texts += _greedy_batch(model.eval(), tokenizer, sources[start : start + batch_size])
+    return texts
+
+
+def _greedy_batch(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]) -> list[str]:
     ids = [tokenizer.encode(text, eos=True)[:LENGTH] for text in sources]
     width = max(map(len, ids))
     source = torch.tensor([row + [tokenizer.pad_id] * (width - len(row)) for row in ids])

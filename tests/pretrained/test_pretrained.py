@@ -156,6 +156,3 @@ def test_recorded_runs_are_there():
     base, *others = runs["sweep"]["rows"]
     assert base["dev_nats_per_character"] > 0
     assert len(others) >= 4
-    for found in runs.get("same minutes", {}).values():
-        assert 0 < found["dev"]["bleu"] < 100
-        assert found["test"]["bleu_signature"].startswith("nrefs:1|case:mixed")

@@ -8,7 +8,13 @@ stand in :mod:`glassformer.exercises.clinic`.
 
 from glassformer.exercises.checking import Exercise, check, exercise, exercises_of
 from glassformer.exercises.clinic import ILLNESSES, patients
-from glassformer.exercises.comparing import Failed, describe, expect, expect_close
+from glassformer.exercises.comparing import (
+    Failed,
+    describe,
+    expect,
+    expect_answer,
+    expect_close,
+)
 from glassformer.exercises.report import Report
 
 __all__ = [
@@ -21,6 +27,7 @@ __all__ = [
     "exercise",
     "exercises_of",
     "expect",
+    "expect_answer",
     "expect_close",
     "patients",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Failed", "describe", "expect", "expect_close"]
+__all__ = ["Failed", "describe", "expect", "expect_answer", "expect_close"]
 
 _SHOWN_VALUES = 12
 
@@ -73,6 +73,33 @@ def expect(
     """Raise :class:`Failed` unless the condition is true."""
     if not bool(condition):
         raise Failed(property, fed=fed, expected=expected, got=got, hint=hint)
+
+
+def expect_answer(
+    property: str, got: Any, right: bool, *, fed: str, meaning: str, hint: str
+) -> None:
+    """Raise :class:`Failed` unless a test that the learner wrote gave the right one of two answers.
+
+    Args:
+        meaning: when the answer should be True.
+        hint: a clause without its full stop.
+    """
+    expect(
+        isinstance(got, bool) or (isinstance(got, torch.Tensor) and got.numel() == 1),
+        "the answer is True or False",
+        fed=fed,
+        expected="a bool",
+        got=got,
+        hint=f"Return bool(...): True if {meaning}.",
+    )
+    expect(
+        bool(got) == right,
+        property,
+        fed=fed,
+        expected=right,
+        got=bool(got),
+        hint=f"{hint[0].upper()}{hint[1:]}.",
+    )
 
 
 def expect_close(

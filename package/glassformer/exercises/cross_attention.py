@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.exercises import exercise, expect, expect_close
+from glassformer.exercises import exercise, expect, expect_answer, expect_close
 
 __all__: list[str] = []
 
@@ -150,21 +150,13 @@ def reads_padding(learner: Any) -> None:
             hint="memory[...] = 0 writes into the caller's tensor: make a new one, for instance "
             "with torch.where.",
         )
-        expect(
-            isinstance(got, bool) or (isinstance(got, Tensor) and got.numel() == 1),
-            "the answer is True or False",
-            fed=fed,
-            expected="a bool",
-            got=got,
-            hint="Return bool(...): True if the output depends on the padding.",
-        )
-        expect(
-            bool(got) == depends,
+        expect_answer(
             f"{wrong_says if depends else right_says}: {name}",
+            got,
+            depends,
             fed=fed,
-            expected=depends,
-            got=bool(got),
-            hint=f"{hint[0].upper()}{hint[1:]}.",
+            meaning="the output depends on the padding",
+            hint=hint,
         )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from glassformer.exercises import exercise, expect, expect_close
+from glassformer.exercises import exercise, expect, expect_answer, expect_close
 from glassformer.functional import attend, causal_mask
 
 __all__: list[str] = []
@@ -87,21 +87,13 @@ def leak_test(learner: Any) -> None:
         x = torch.randn(2, 7, 15)
         got = learner(layer, x)
         fed = f"{name}, and x of shape (2, 7, 15)"
-        expect(
-            isinstance(got, bool) or (isinstance(got, Tensor) and got.numel() == 1),
-            "the answer is True or False",
-            fed=fed,
-            expected="a bool",
-            got=got,
-            hint="Return bool(...): True if some output depends on a later token.",
-        )
-        expect(
-            bool(got) == leaks,
+        expect_answer(
             f"{wanted[leaks]}: {name}",
+            got,
+            leaks,
             fed=fed,
-            expected=leaks,
-            got=bool(got),
-            hint=f"{hint[0].upper()}{hint[1:]}.",
+            meaning="some output depends on a later token",
+            hint=hint,
         )
 
 

@@ -17,11 +17,13 @@ from glassformer.visualization.styling import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["alignment_picture"]
 
-_LEFT, _RIGHT, _ROW = 0.0, 1.0, 0.36  # where the columns stand, and inches for a word
+_LEFT, _RIGHT, _TOP = 0.0, 1.0, -1.1  # where the columns stand, and their headings
+_ROW = 0.36  # inches for a word
 _FAINTEST = 0.05  # weights below are not drawn
 
 
@@ -92,22 +94,28 @@ def alignment_picture(
                 linewidth=1.2,
                 linestyle=(0, (3, 3)),
             )
-        for side, words, x, away in (
-            ("source", source, _LEFT, -1),
-            ("target", target, _RIGHT, 1),
-        ):
-            heading = source_title if side == "source" else target_title
-            for word, height in zip([heading, *words], [-1.1, *heights[side]], strict=True):
-                label = axes.text(
-                    x + 0.04 * away,
-                    height,
-                    "",
-                    ha="right" if away < 0 else "left",
-                    va="center",
-                    color=PALETTE[side],
-                    fontsize=12,
-                    fontweight="bold" if height == -1.1 else "normal",
-                )
-                set_label(label, word)
+        headings = {"source": source_title, "target": target_title}
+        for side, words, x in (("source", source, _LEFT), ("target", target, _RIGHT)):
+            _write(axes, side, x, _TOP, headings[side], weight="bold")
+            for word, height in zip(words, heights[side], strict=True):
+                _write(axes, side, x, height, word)
         set_title(figure, title)
     return figure
+
+
+def _write(
+    axes: "Axes", side: str, x: float, height: float, word: object, *, weight: str = "normal"
+) -> None:
+    """A word beside its column: sources on the left of it, targets on the right."""
+    left = side == "source"
+    label = axes.text(
+        x - 0.04 if left else x + 0.04,
+        height,
+        "",
+        ha="right" if left else "left",
+        va="center",
+        color=PALETTE[side],
+        fontsize=12,
+        fontweight=weight,
+    )
+    set_label(label, word)

@@ -1,9 +1,9 @@
 """``python -m bench.translators KIND``: other translators in the same minutes, recorded.
 
 Each kind trains on the same pairs with the same tokenizer, for the same processor time on one
-thread, at the best of a few learning rates (short runs, judged on dev). Then it translates dev and
-test greedily. The results of all kinds gather in ``comparisons.json`` of the package, where the
-book reads them.
+thread, at the best of three learning rates, the same for all (short runs, judged on dev). Then it
+translates dev and test greedily. The results of all kinds gather in ``comparisons.json`` of the
+package, where the book reads them.
 
 - ``transformer``: the recipe of ``glassformer train``, norm before each sublayer
 - ``post_norm``: the same with the norm after it
@@ -31,11 +31,8 @@ from torch import nn
 from bench.machine import described
 
 LENGTH = 64
-RATES = {
-    "transformer": (1e-3, 2e-3),
-    "post_norm": (5e-4, 1e-3),
-    "lstm": (1e-3, 2e-3),
-}
+KINDS = ("transformer", "post_norm", "lstm")
+RATES = (5e-4, 1e-3, 2e-3)
 LSTM_WIDTH = 432
 
 
@@ -60,7 +57,7 @@ def compare(kind: str, minutes: float, search: float, recipe: PairRecipe) -> dic
         )
 
     searched = {}
-    for lr in RATES[kind]:
+    for lr in RATES:
         trainer, _ = trained(lr, search)
         searched[lr] = round(total_loss(trainer.model, parts["dev"]).mean_nll, 4)
         print(kind, lr, searched[lr], flush=True)
@@ -169,7 +166,7 @@ def _greedy_batch(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.translators", description=__doc__)
-    parser.add_argument("kinds", nargs="+", choices=RATES)
+    parser.add_argument("kinds", nargs="+", choices=KINDS)
     parser.add_argument("--minutes", type=float, default=12, help="of processor time on one thread")
     parser.add_argument("--search", type=float, default=2, help="minutes of each learning rate")
     given = parser.parse_args(arguments)

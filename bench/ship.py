@@ -5,6 +5,9 @@ RUN is a folder that ``glassformer train`` wrote. Its best weights become the mo
 do. Every score is that of ``glassformer evaluate``: on dev and test, greedy and with four beams,
 with the weights of the run and with those that ship. Nothing is chosen here, so test is looked at
 for the record alone.
+
+With ``--only-record`` the model stays where it is, and its record joins those that
+``glassformer.pretrained.recorded_runs`` gives.
 """
 
 import argparse
@@ -12,7 +15,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,13 @@ from glassformer.evaluation import (
     align,
     alignment_score,
     bleu,
+    bleu_tokenizer,
     chrf,
     word_attention,
     word_indices,
 )
 from glassformer.introspect import capture_attention
-from glassformer.pretrained import pretrained_folder
+from glassformer.pretrained import COMPARISONS, pretrained_folder, recorded_runs
 from glassformer.training import (
     PairRecipe,
     load_checkpoint,
@@ -43,32 +47,51 @@ from bench.machine import described
 
 N_ALIGNED = 500
 FILES = {"cmudict": CMUDICT} | {f"tatoeba-{name}": e.file for name, e in EDITIONS.items()}
+FILES |= {f"tatoeba-{'-'.join(name.split('-')[::-1])}": e.file for name, e in EDITIONS.items()}
 
 
-def ship(run: Path, name: str, note: str) -> dict[str, Any]:
+def ship(run: Path, name: str, note: str) -> None:
     """Write the model, measure it, and write its record."""
     folder = pretrained_folder(name)
     before = read_record(run)
-    recipe = PairRecipe.from_dict(before["run"])
-    translator = load_translator(run)
-    save_model(folder, translator.model, load_tokenizer(run), run=before["run"], small=True)
-    record = read_record(folder) | {
+    save_model(
+        folder, load_translator(run).model, load_tokenizer(run), run=before["run"], small=True
+    )
+    record = read_record(folder) | measured(run, {"float32": run, "shipped": folder}, note)
+    if record["data"]["name"] == "tatoeba-deu-eng":
+        shipped = load_translator(folder)
+        record["phrasebook"] = [phrasebook_scores(shipped, beams) for beams in (1, 4)]
+        record["alignment"] = alignment(shipped)
+    _write(folder / "record.json", record)
+
+
+def only_record(run: Path, name: str, note: str) -> None:
+    """Measure a model that does not come along, and put it among the recorded runs."""
+    runs = recorded_runs()
+    found = {"parameters": read_record(run)["parameters"]} | measured(run, {"float32": run}, note)
+    runs.setdefault("alone", {})[name] = found
+    _write(COMPARISONS, runs)
+
+
+def measured(run: Path, models: Mapping[str, Path], note: str) -> dict[str, Any]:
+    """The data, the training and the scores: of each kind of weights, part and number of beams."""
+    recipe = PairRecipe.from_dict(read_record(run)["run"])
+    return {
         "data": _data(recipe),
         "training": _training(run, recipe) | {"note": note},
         "made_with": described(),
         "scores": [
-            {"weights": weights, "part": part, "beams": beams, **_evaluated(model, part, beams)}
-            for weights, model in (("float32", run), ("shipped", folder))
+            {
+                "weights": weights,
+                "part": part,
+                "beams": beams,
+                **_evaluated(model, part, beams, bleu_tokenizer(str(recipe.data).split("-")[-1])),
+            }
+            for weights, model in models.items()
             for part in ("dev", "test")
             for beams in (1, 4)
         ],
     }
-    if recipe.data == "tatoeba-deu-eng":
-        shipped = load_translator(folder)
-        record["phrasebook"] = [phrasebook_scores(shipped, beams) for beams in (1, 4)]
-        record["alignment"] = alignment(shipped)
-    (folder / "record.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    return record
 
 
 def phrasebook_scores(translator: Translator, beams: int) -> dict[str, Any]:
@@ -131,7 +154,7 @@ def _data(recipe: PairRecipe) -> dict[str, Any]:
         "file": file.name,
         "sha256": file.sha256,
         "attribution": corpus.attribution,
-        "split": "MD5 of the target sentence modulo 1000: below 20 test, below 30 dev, else train"
+        "split": "MD5 of the English sentence modulo 1000: below 20 test, below 30 dev, else train"
         if recipe.data != "cmudict"
         else "MD5 of the word modulo 1000: below 20 test, below 30 dev, else train",
         "pairs": {part: len(getattr(corpus, part)) for part in ("train", "dev", "test")},
@@ -161,8 +184,9 @@ def _training(run: Path, recipe: PairRecipe) -> dict[str, Any]:
     }
 
 
-def _evaluated(model: Path, part: str, beams: int) -> dict[str, Any]:
+def _evaluated(model: Path, part: str, beams: int, tokenize: str) -> dict[str, Any]:
     command = ["evaluate", "--model", str(model), "--split", part, "--beams", str(beams), "--json"]
+    command += ["--tokenize", tokenize]
     said = subprocess.run(
         [sys.executable, "-m", "glassformer", *command], capture_output=True, text=True, check=True
     )
@@ -175,13 +199,18 @@ def _evaluated(model: Path, part: str, beams: int) -> dict[str, Any]:
     }
 
 
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
     parser.add_argument("--note", default="", help="what else to know about the run")
+    parser.add_argument("--only-record", action="store_true", help="the model stays where it is")
     given = parser.parse_args(arguments)
-    ship(given.run, given.name, given.note)
+    (only_record if given.only_record else ship)(given.run, given.name, given.note)
     return 0
 
 

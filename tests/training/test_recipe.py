@@ -138,11 +138,29 @@ def test_every_name_has_its_loader(monkeypatch, tmp_path):
     for name in ("tatoeba-deu-eng", "tatoeba-cmn-eng"):
         with pytest.raises(DataError, match=name):
             PairRecipe(data=name).corpus()
+        _, one, other = name.split("-")
+        with pytest.raises(DataError, match=name):  # the same file, read the other way
+            PairRecipe(data=f"tatoeba-{other}-{one}").corpus()
     recipe = PairRecipe(data="multi30k")
     with pytest.raises(DataError, match="accept_terms"):
         recipe.corpus()
     with pytest.raises(DataError, match=str(tmp_path)):
         recipe.corpus(accept_terms=True)
+
+
+@pytest.mark.parametrize("pair", ["deu-eng", "cmn-eng"])
+def test_a_name_says_which_way(monkeypatch, pair):
+    asked = []
+    monkeypatch.setattr(
+        "glassformer.training.pair_recipe.load_tatoeba",
+        lambda pair, source=None, download=False: (
+            asked.append((pair, source)) or ParallelCorpus((), (), ())
+        ),
+    )
+    foreign, english = pair.split("-")
+    PairRecipe(data=f"tatoeba-{foreign}-{english}").corpus()
+    PairRecipe(data=f"tatoeba-{english}-{foreign}").corpus()
+    assert asked == [(pair, None), (pair, "eng")]
 
 
 def test_the_dictionary_is_read_as_text(monkeypatch):

@@ -31,7 +31,14 @@ from glassformer.training.recipe import Recipe, RunRecipe
 
 __all__ = ["DataSetName", "PairRecipe", "recipe_from_dict"]
 
-DataSetName = Literal["tatoeba-deu-eng", "tatoeba-cmn-eng", "multi30k", "cmudict"]
+DataSetName = Literal[
+    "tatoeba-deu-eng",
+    "tatoeba-eng-deu",
+    "tatoeba-cmn-eng",
+    "tatoeba-eng-cmn",
+    "multi30k",
+    "cmudict",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,8 @@ class PairRecipe(RunRecipe):
     eos. The layers of the preset are half encoder, half decoder.
 
     Args:
-        data: name of a data set, translated into English (``cmudict``: from letters to phones).
+        data: name of a data set; the two languages in its name are source and target. ``multi30k``
+            goes from German to English, ``cmudict`` from letters to phones.
         source, target: instead of ``data``, paths of two UTF-8 texts whose lines belong together.
         length: tokens of a side, eos included; longer pairs are left out, of training and dev
             loss alike (:func:`glassformer.data.encode_pairs` counts them).
@@ -102,7 +110,9 @@ class PairRecipe(RunRecipe):
             return load_pairs(self.source, self.target)
         loaders: dict[str | None, Callable[[], ParallelCorpus]] = {
             "tatoeba-deu-eng": lambda: load_tatoeba("deu-eng", download=download),
+            "tatoeba-eng-deu": lambda: load_tatoeba("deu-eng", source="eng", download=download),
             "tatoeba-cmn-eng": lambda: load_tatoeba("cmn-eng", download=download),
+            "tatoeba-eng-cmn": lambda: load_tatoeba("cmn-eng", source="eng", download=download),
             "multi30k": lambda: load_multi30k(accept_terms=accept_terms, download=download),
             "cmudict": lambda: _spoken(download),
         }

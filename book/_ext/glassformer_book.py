@@ -97,7 +97,7 @@ def ledger_markdown(found: set[str], claims: list[Any]) -> str:
         if mine:
             lines += [f"## {chapter['title']}", ""]
         if tried:
-            lines += _table("what we found", tried, lambda row: escape_cell(row.finding))
+            lines += _table("what we found", tried, finding_cell)
         if waiting:
             reason = "wait for this chapter" if f"book/{slug}" not in found else "are not yet tried"
             lines += [f"<details><summary>{len(waiting)} claims {reason}</summary>", ""]
@@ -117,6 +117,13 @@ def _table(last: str, listed: list[Any], last_cell: Callable[[Any], str]) -> lis
         badge = verdict_badge(row.verdict)
         lines.append(f"| {label} {escape_cell(row.claim)} | {badge} | {last_cell(row)} |")
     return [*lines, ":::", ""]
+
+
+def finding_cell(row: Any) -> str:
+    """The finding, and below it the figures that decided."""
+    figures = "; ".join(f"{name}: {value}" for name, value in row.measured.items())
+    below = f"<small>{escape_cell(figures)}</small>" if figures else ""
+    return escape_cell(row.finding) + below
 
 
 def escape_cell(text: str) -> str:

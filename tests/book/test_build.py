@@ -148,14 +148,16 @@ def test_the_ledger_shows_every_claim_and_links_every_trial(site: Site):
     shown = [tag.get_text() for tag in ledger.find_all(class_="claim-id")]
     assert sorted(shown) == sorted(claim["id"] for claim in claims)
     tried = {tag["href"] for tag in ledger.find_all("a", class_="claim-id")}
-    stored = set()
+    stored, n_figures = set(), 0
     for path in CHAPTERS:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             for output in cell.get("outputs", []):
                 trial = output.get("data", {}).get("application/vnd.glassformer.trial+json")
                 if trial:
                     stored.add(f"{path.stem}.html#trial-{trial['id']}")
+                    n_figures += bool(trial.get("measured"))
     assert tried == stored
+    assert len(ledger.select(".ledger small")) == n_figures  # the figures beside the verdict
 
 
 def test_the_glossary_is_bilingual(site: Site):

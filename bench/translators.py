@@ -119,12 +119,13 @@ def _scores(
     model: nn.Module, tokenizer: Tokenizer, corpus: ParallelCorpus, part: str
 ) -> dict[str, Any]:
     pairs = getattr(corpus, part)
-    sources = sorted({source for source, _ in pairs}, key=len)
+    written = dict.fromkeys(sorted({source for source, _ in pairs}, key=len), "")
+    short = [text for text in written if len(tokenizer.encode(text, eos=True)) <= LENGTH]
     if isinstance(model, EncoderDecoder):
-        texts = Translator(model.eval(), tokenizer).translate(sources, n_beams=1)
+        texts = Translator(model.eval(), tokenizer).translate(short, n_beams=1)
     else:
-        texts = greedy(model, tokenizer, sources)
-    written = dict(zip(sources, texts, strict=True))
+        texts = greedy(model, tokenizer, short)
+    written |= zip(short, texts, strict=True)  # longer than any pair trained on: nothing
     hypotheses, references = [written[source] for source, _ in pairs], [text for _, text in pairs]
     words, letters = bleu(hypotheses, references), chrf(hypotheses, references)
     return {
@@ -147,7 +148,7 @@ def greedy(
 
 
 def _greedy_batch(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]) -> list[str]:
-    ids = [tokenizer.encode(text, eos=True)[:LENGTH] for text in sources]
+    ids = [tokenizer.encode(text, eos=True) for text in sources]
     width = max(map(len, ids))
     source = torch.tensor([row + [tokenizer.pad_id] * (width - len(row)) for row in ids])
     target = torch.full((len(ids), 1), tokenizer.bos_id)

@@ -9,7 +9,7 @@ import jaxtyping
 import pytest
 import sentencepiece
 import torch
-from glassformer.data import Tokenizer, load_king_james, train_tokenizer
+from glassformer.data import Tokenizer, extend_tokenizer, load_king_james, train_tokenizer
 from glassformer.errors import ConfigError, TokenizerError
 from glassformer.nn.embeddings import TokenEmbedding
 from hypothesis import example, given
@@ -262,3 +262,27 @@ def test_S03_special_ids_are_checked_after_training(monkeypatch):
     monkeypatch.setattr(Tokenizer, "eos_id", property(lambda self: 7))
     with pytest.raises(TokenizerError, match="did not keep the special ids"):
         train_tokenizer(LINES, 401)
+
+
+def test_new_pieces_are_never_cut_and_old_ids_stay(tokenizer, tmp_path):
+    long = "x" * 300
+    grown = extend_tokenizer(tokenizer, ["<tool_call>", long])
+    size = tokenizer.vocab_size
+    assert grown.vocab_size == size + 2
+    assert grown.pieces([size, size + 1]) == ["<tool_call>", long]
+    assert grown.encode(f"a <tool_call> b {long}").count(size) == 1
+    assert grown.encode(f"a <tool_call> b {long}").count(size + 1) == 1
+    for line in [*LINES, f"a <tool_call> b {long}"]:
+        assert grown.decode(grown.encode(line)) == line
+    assert all(grown.encode(line) == tokenizer.encode(line) for line in LINES)
+    grown.save(tmp_path / "grown.model")
+    again = Tokenizer.load(tmp_path / "grown.model")
+    assert again == grown
+    assert again.encode("a <tool_call>") == grown.encode("a <tool_call>")
+    assert extend_tokenizer(tokenizer, "ä€<x>").pieces([size]) == ["ä€<x>"]
+
+
+@pytest.mark.parametrize("pieces", [[], [""], ["two words"], ["<s>"], ["<t>", "<t>"], ["a\u2581"]])
+def test_pieces_that_cannot_be_added(tokenizer, pieces):
+    with pytest.raises(TokenizerError, match="piece"):
+        extend_tokenizer(tokenizer, pieces)

@@ -34,7 +34,7 @@ from glassformer.data.text import (
     split_lines,
     split_of,
 )
-from glassformer.data.tokenizer import Tokenizer, train_tokenizer
+from glassformer.data.tokenizer import Tokenizer, extend_tokenizer, train_tokenizer
 from glassformer.data.vocabulary import SymbolVocabulary
 from glassformer.data.windows import Window, Windows, count_windows, windows
 
@@ -57,6 +57,7 @@ __all__ = [
     "count_windows",
     "data_root",
     "encode_pairs",
+    "extend_tokenizer",
     "fetch",
     "generate_triples",
     "load_cmudict",

@@ -78,7 +78,7 @@ def _decode(line: bytes, name: str | Path, number: int) -> str:
 class PairsRead(NamedTuple):
     """What a reader found: the pairs, and how many it dropped because a side was empty.
 
-    Book: training
+    Book: translation
     """
 
     pairs: list[Pair]
@@ -91,7 +91,7 @@ def parse_tsv(data: bytes, name: str | Path, *, columns: tuple[int, int]) -> Pai
     Raises:
         DataError: a line has too few columns, or the bytes are no text.
 
-    Book: training
+    Book: translation
     """
     source, target = columns
     if min(columns) < 0 or source == target:
@@ -110,7 +110,7 @@ def parse_tsv(data: bytes, name: str | Path, *, columns: tuple[int, int]) -> Pai
 
 
 def without_empty(pairs: Iterable[Pair]) -> PairsRead:
-    """The pairs that have text on both sides, and how many have not. Book: training"""
+    """The pairs that have text on both sides, and how many have not. Book: translation"""
     kept, n_empty = [], 0
     for source, target in pairs:
         if source.strip() and target.strip():

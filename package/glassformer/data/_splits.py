@@ -1,6 +1,6 @@
 """Which part of a corpus a text belongs to.
 
-Book: training
+Book: translation
 """
 
 import hashlib
@@ -12,7 +12,7 @@ Split = Literal["train", "dev", "test"]
 
 
 def split_by_md5(text: str) -> Split:
-    """2 % test, 1 % dev, the rest train, by the MD5 of the text. Book: training"""
+    """2 % test, 1 % dev, the rest train, by the MD5 of the text. Book: translation"""
     digest = hashlib.md5(text.encode("utf-8"), usedforsecurity=False).digest()
     bucket = int.from_bytes(digest, "big") % 1000
     return "test" if bucket < 20 else "dev" if bucket < 30 else "train"

@@ -54,7 +54,7 @@ class TokenBudgetBatches:
     Raises:
         DataError: no lengths, a length below 1, or ``max_tokens`` below 1.
 
-    Book: training
+    Book: translation
     """
 
     def __init__(
@@ -119,7 +119,7 @@ def pad_batch(
     Raises:
         DataError: no sequences, or an empty one.
 
-    Book: training
+    Book: translation
     """
     lengths = [len(sequence) for sequence in sequences]
     if not lengths or min(lengths) < 1:

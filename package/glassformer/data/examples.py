@@ -1,6 +1,6 @@
 """Pairs of token ids: what a sequence-to-sequence model learns from, and how they are batched.
 
-Book: training
+Book: translation
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ IdPair = tuple[Sequence[int], Sequence[int]]
 class LineEncoder(Protocol):
     """What turns texts into ids: a ``Tokenizer`` or a ``SymbolVocabulary``.
 
-    Book: training
+    Book: translation
     """
 
     def encode_lines(self, lines: Iterable[Any], /, *, eos: bool) -> list[list[int]]:
@@ -37,7 +37,7 @@ class PairBatch(NamedTuple):
     ``targets[b, t]`` follows ``inputs[b, t]``. The masks are True where a token is real;
     ``target_mask`` holds for inputs and targets alike.
 
-    Book: training
+    Book: translation
     """
 
     source: Int64[Tensor, "batch source_time"]
@@ -53,7 +53,7 @@ class PairExamples:
 
     Both sides end with eos, and none begins with bos (:func:`collate_pairs` adds it).
 
-    Book: training
+    Book: translation
     """
 
     sources: list[list[int]]
@@ -96,7 +96,7 @@ def encode_pairs(
         DataError: no pairs, or none that is short enough.
         TokenizerError: a text that cannot be encoded.
 
-    Book: training
+    Book: translation
     """
     texts = list(pairs)
     sources = source_encoder.encode_lines([source for source, _ in texts], eos=True)
@@ -127,7 +127,7 @@ def collate_pairs(pairs: Sequence[IdPair], *, pad_id: int, bos_id: int) -> PairB
     Raises:
         DataError: no pairs, or an empty side.
 
-    Book: training
+    Book: translation
     """
     source, source_mask = pad_batch([source for source, _ in pairs], pad_id)
     targets, target_mask = pad_batch([target for _, target in pairs], pad_id)

@@ -2,7 +2,7 @@
 
 Source: Elliott et al., "Multi30K: Multilingual English-German Image Descriptions", 2016.
 
-Book: training
+Book: translation
 """
 
 import gzip
@@ -51,7 +51,7 @@ def load_multi30k(
         DataError: the terms are not accepted, another language, or a file is not there, cannot be
             downloaded, or is damaged.
 
-    Book: training
+    Book: translation
     """
     if not accept_terms:
         raise DataError(

@@ -1,6 +1,6 @@
 """Parallel text: two sides, line by line, split so that no source sentence is in two parts.
 
-Book: training
+Book: translation
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class ParallelCorpus:
 
     No source sentence of one part is in another.
 
-    Book: training
+    Book: translation
     """
 
     train: tuple[Pair, ...]
@@ -76,7 +76,7 @@ def read_pairs(source_path: str | Path, target_path: str | Path) -> PairsRead:
     Raises:
         DataError: a file cannot be read, or they have different numbers of lines.
 
-    Book: training
+    Book: translation
     """
     sources, targets = read_lines(source_path), read_lines(target_path)
     n_source, n_target = len(sources), len(targets)
@@ -104,7 +104,7 @@ def read_tsv(path: str | Path, *, columns: tuple[int, int] = (0, 1)) -> PairsRea
     Raises:
         DataError: the file cannot be read, or a line has too few columns.
 
-    Book: training
+    Book: translation
     """
     path = Path(path)
     return parse_tsv(read_bytes(path), path, columns=columns)
@@ -122,7 +122,7 @@ def split_pairs(
     If one source got into several parts (it can, where ``part_of`` looks at the target), it stays
     in ``test``, else in ``dev``; its other pairs are dropped and counted in ``n_shared``.
 
-    Book: training
+    Book: translation
     """
     parts: dict[Split, list[Pair]] = {"train": [], "dev": [], "test": []}
     for pair in pairs:
@@ -141,7 +141,7 @@ def load_pairs(source_path: str | Path, target_path: str | Path) -> ParallelCorp
         DataError: the files cannot be read, do not match (see :func:`read_pairs`), or have so few
             distinct sources that a part stays empty.
 
-    Book: training
+    Book: translation
     """
     return _split_by_source(read_pairs(source_path, target_path), f"{source_path}, {target_path}")
 
@@ -157,7 +157,7 @@ def load_tsv(path: str | Path, *, columns: tuple[int, int] = (0, 1)) -> Parallel
         DataError: the file cannot be read (see :func:`read_tsv`), or has so few distinct sources
             that a part stays empty.
 
-    Book: training
+    Book: translation
     """
     return _split_by_source(read_tsv(path, columns=columns), str(path))
 

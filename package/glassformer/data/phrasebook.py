@@ -2,7 +2,7 @@
 
 They were written for this project, are none of Tatoeba's, and are in the public domain (CC0).
 
-Book: training
+Book: translation
 """
 
 import functools
@@ -16,7 +16,7 @@ __all__ = ["Phrase", "load_phrasebook"]
 class Phrase:
     """One sentence in three languages.
 
-    Book: training
+    Book: translation
     """
 
     german: str
@@ -30,7 +30,7 @@ class Phrase:
 def load_phrasebook() -> tuple[Phrase, ...]:
     """Everyday sentences of two to thirty words, each natural in its own language.
 
-    Book: training
+    Book: translation
     """
     file = resources.files("glassformer.data") / "phrasebook.tsv"
     phrases: list[Phrase] = []

@@ -2,7 +2,7 @@
 
 Source: the Tatoeba project (tatoeba.org), selected by manythings.org/anki; CC BY 2.0 France.
 
-Book: training
+Book: translation
 """
 
 import zipfile
@@ -23,7 +23,7 @@ LICENCE = "CC BY 2.0 France (https://creativecommons.org/licenses/by/2.0/fr/)"
 class _Edition(NamedTuple):
     """One edition of one language pair, the one whose checksum and figures we know.
 
-    Book: training
+    Book: translation
     """
 
     file: RemoteFile
@@ -87,7 +87,7 @@ def load_tatoeba(
         DataError: no such pair or source, or the file is not there, cannot be downloaded, or is
             another.
 
-    Book: training
+    Book: translation
     """
     if pair not in EDITIONS:
         raise DataError(f"pair={pair!r} must be one of {', '.join(EDITIONS)}")

@@ -1,6 +1,6 @@
 """A vocabulary of whole symbols, such as letters or phones, with the tokenizer's special ids.
 
-Book: training
+Book: cross_attention
 """
 
 import json
@@ -33,7 +33,7 @@ class SymbolVocabulary:
     Raises:
         TokenizerError: no symbols, one that occurs twice, or an empty one.
 
-    Book: training
+    Book: cross_attention
     """
 
     symbols: tuple[str, ...]

@@ -5,6 +5,7 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.recurrent import ConvolutionalLM, RecurrentLM, RecurrentTranslator
+from glassformer.models.vocabulary import extend_embeddings
 
 __all__ = [
     "ConvolutionalLM",
@@ -14,4 +15,5 @@ __all__ = [
     "RecurrentLM",
     "RecurrentTranslator",
     "build_model",
+    "extend_embeddings",
 ]

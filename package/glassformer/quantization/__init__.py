@@ -1,6 +1,6 @@
 """Smaller weights, and small adapters that learn on top of them.
 
-Book: evolution
+Book: adaptation
 """
 
 from glassformer.quantization.codes import (

@@ -4,7 +4,7 @@ A weight matrix is cut into groups of neighbours in a row, and every group gets 
 lowest value, where its range need not be symmetric). What is kept is one small code per weight.
 Wide groups cost fewer scales; narrow ones follow the weights more closely.
 
-Book: evolution
+Book: adaptation
 """
 
 from statistics import NormalDist
@@ -33,7 +33,7 @@ Scheme = Literal["int8", "int4", "int4_asymmetric", "nf4"]
 class Codes(NamedTuple):
     """A matrix as codes: one byte per code of int8, one byte per two codes of four bits.
 
-    Book: evolution
+    Book: adaptation
     """
 
     codes: UInt8[Tensor, "n_out n_bytes"]
@@ -67,7 +67,7 @@ def encode(
         ShapeError: a matrix without values, or with values that are not finite.
 
     Source: Dettmers et al. 2022 for int8 by rows; Dettmers et al. 2023, section 3, for NF4 and
-    groups. Book: evolution
+    groups. Book: adaptation
     """
     if scheme not in get_args(Scheme):
         raise ConfigError(f"scheme={scheme!r} is unknown; it may be {', '.join(get_args(Scheme))}")
@@ -103,16 +103,21 @@ def decode(kept: Codes, scheme: Scheme, n_in: int) -> Float[Tensor, "n_out n_in"
         scheme: the same as then.
         n_in: width of a row without its padding.
 
-    Book: evolution
+    Book: adaptation
     """
-    codes = kept.codes if scheme == "int8" else unpack_nibbles(kept.codes)
+    if scheme == "nf4":  # a byte is looked up whole, as the two levels it stands for
+        levels = nf4_levels(device=kept.codes.device)
+        pairs = torch.stack((levels.repeat(16), levels.repeat_interleave(16)), dim=1)
+        codes = F.embedding(kept.codes.int(), pairs).flatten(1)
+    else:
+        codes = kept.codes if scheme == "int8" else unpack_nibbles(kept.codes)
     codes = codes[:, : codes.shape[1] // kept.scale.shape[1] * kept.scale.shape[1]]
     groups = codes.unflatten(1, (kept.scale.shape[1], -1))
     scale = kept.scale[..., None]
     if kept.low is not None:
         values = groups * scale + kept.low[..., None]
     elif scheme == "nf4":
-        values = nf4_levels(device=codes.device)[groups.int()].to(scale.dtype) * scale
+        values = groups.to(scale.dtype) * scale
     else:
         values = (groups.to(scale.dtype) - _largest(scheme)) * scale
     return values.flatten(1)[:, :n_in]
@@ -125,7 +130,7 @@ def nf4_levels(*, device: torch.device | str | None = None) -> Float[Tensor, "16
     largest. The outermost quantile stands half-way between the two that halves of eight and of
     seven steps would give, ``1 - (1/32 + 1/30) / 2``, so that it is finite.
 
-    Source: Dettmers et al. 2023, section 3 and appendix E. Book: evolution
+    Source: Dettmers et al. 2023, section 3 and appendix E. Book: adaptation
     """
     return torch.tensor(_NF4, device=device)
 
@@ -133,7 +138,7 @@ def nf4_levels(*, device: torch.device | str | None = None) -> Float[Tensor, "16
 def pack_nibbles(codes: UInt8[Tensor, "rows n"]) -> UInt8[Tensor, "rows n_bytes"]:
     """Two codes from 0 to 15 in each byte, the first one in its lower half.
 
-    A row of odd length is filled up with a zero. Book: evolution
+    A row of odd length is filled up with a zero. Book: adaptation
     """
     pairs = F.pad(codes, (0, codes.shape[1] % 2)).unflatten(1, (-1, 2))
     return pairs[..., 0] | (pairs[..., 1] << 4)
@@ -142,7 +147,7 @@ def pack_nibbles(codes: UInt8[Tensor, "rows n"]) -> UInt8[Tensor, "rows n_bytes"
 def unpack_nibbles(packed: UInt8[Tensor, "rows n_bytes"]) -> UInt8[Tensor, "rows n"]:
     """The codes that :func:`pack_nibbles` packed, and the zero it may have added.
 
-    Book: evolution
+    Book: adaptation
     """
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)
 

@@ -1,6 +1,6 @@
 """Quantised models and adapters as files.
 
-Book: evolution
+Book: adaptation
 """
 
 import copy
@@ -41,7 +41,7 @@ def save_quantized(folder: str | Path, model: nn.Module) -> None:
         CheckpointError: a model that is not quantised, has no config or has adapters, or a folder
             that cannot be written or holds other files.
 
-    Book: evolution
+    Book: adaptation
     """
     config = getattr(model, "config", None)
     layers = {
@@ -76,7 +76,7 @@ def load_quantized(
     Raises:
         CheckpointError: no such folder, or files that are missing, damaged or do not fit together.
 
-    Book: evolution
+    Book: adaptation
     """
     config_data, layers = _read_json(folder, CONFIG), _read_json(folder, LAYERS)
     tensors = _read_safetensors(folder, MODEL)
@@ -103,7 +103,7 @@ def save_lora(folder: str | Path, model: nn.Module) -> None:
         ConfigError: the model has no adapters.
         CheckpointError: the folder cannot be written, or holds other files.
 
-    Book: evolution
+    Book: adaptation
     """
     layers = adapters(model)
     first = next(iter(layers.values()))
@@ -130,7 +130,7 @@ def load_lora(folder: str | Path, model: M) -> M:
     Raises:
         CheckpointError: files that are missing or damaged, or adapters that do not fit the model.
 
-    Book: evolution
+    Book: adaptation
     """
     settings, tensors = _read_json(folder, SETTINGS), _read_safetensors(folder, ADAPTERS)
     with torch.random.fork_rng(devices=[]):

@@ -1,6 +1,6 @@
 """A linear layer that keeps its weights as codes.
 
-Book: evolution
+Book: adaptation
 """
 
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ class QuantizedLinear(nn.Module):
     Raises:
         ConfigError, ShapeError: as in :func:`glassformer.quantization.encode`.
 
-    Source: Dettmers et al. 2023, equation 5. Book: evolution
+    Source: Dettmers et al. 2023, equation 5. Book: adaptation
     """
 
     codes: Tensor

@@ -1,6 +1,6 @@
 """Low-rank adapters: a frozen model learns through a few narrow matrices beside its own.
 
-Book: evolution
+Book: adaptation
 """
 
 import copy
@@ -36,7 +36,7 @@ class LoRALinear(nn.Module):
     Raises:
         ConfigError: a rank below 1 or a dropout outside of [0, 1).
 
-    Source: Hu et al. 2022, section 4.1. Book: evolution
+    Source: Hu et al. 2022, section 4.1. Book: adaptation
     """
 
     def __init__(
@@ -108,7 +108,7 @@ def add_lora(
         ConfigError: a target that fits no linear layer, a model that has adapters already, or
             numbers that :class:`LoRALinear` refuses.
 
-    Source: Hu et al. 2022; Dettmers et al. 2023 for quantised weights. Book: evolution
+    Source: Hu et al. 2022; Dettmers et al. 2023 for quantised weights. Book: adaptation
     """
     _refuse_adapted(model)
     memo: dict[int, Any] = {}
@@ -133,7 +133,7 @@ def merge_lora(model: M) -> M:
     Raises:
         ConfigError: the model has no adapters.
 
-    Source: Hu et al. 2022, section 4.1: no cost at inference. Book: evolution
+    Source: Hu et al. 2022, section 4.1: no cost at inference. Book: adaptation
     """
     memo: dict[int, Any] = {id(layer): _merged(layer) for layer in adapters(model).values()}
     merged = copy.deepcopy(model, memo)
@@ -148,7 +148,7 @@ def lora_state_dict(model: nn.Module) -> dict[str, Tensor]:
     Raises:
         ConfigError: the model has no adapters.
 
-    Book: evolution
+    Book: adaptation
     """
     return {
         f"{name}.{part}": getattr(layer, part).detach()
@@ -163,7 +163,7 @@ def adapters(model: nn.Module) -> dict[str, LoRALinear]:
     Raises:
         ConfigError: there is none.
 
-    Book: evolution
+    Book: adaptation
     """
     found = {n: module for n, module in model.named_modules() if isinstance(module, LoRALinear)}
     if not found:

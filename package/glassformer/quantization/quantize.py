@@ -1,6 +1,6 @@
 """A model with small weights, and what that did to it.
 
-Book: evolution
+Book: adaptation
 """
 
 import copy
@@ -55,7 +55,7 @@ def quantize(
         ShapeError: weights that are not finite.
         ImportError: torchao is not installed.
 
-    Source: Dettmers et al. 2022; Dettmers et al. 2023. Book: evolution
+    Source: Dettmers et al. 2022; Dettmers et al. 2023. Book: adaptation
     """
     chosen = {
         name: module
@@ -87,7 +87,7 @@ def quantize(
 def model_bytes(model: nn.Module) -> int:
     """Bytes of all parameters and buffers, as they are stored; what is tied counts once.
 
-    Book: evolution
+    Book: adaptation
     """
     tensors = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
     return sum(_tensor_bytes(t) for t in tensors.values())
@@ -97,7 +97,7 @@ def model_bytes(model: nn.Module) -> int:
 class QuantizationReport:
     """What :func:`quantize` did to a model.
 
-    Book: evolution
+    Book: adaptation
     """
 
     quantized: tuple[str, ...]
@@ -122,7 +122,7 @@ def quantization_report(
         quantized: what :func:`quantize` made of it.
         inputs, keywords: given to both models as they are.
 
-    Book: evolution
+    Book: adaptation
     """
     with evaluating(model), evaluating(quantized):
         change = (model(*inputs, **keywords) - quantized(*inputs, **keywords)).abs().max()

@@ -2,7 +2,7 @@
 
 Axes: N tokens, X experts, k experts that one token visits.
 
-Book: feed_forward
+Book: evolution
 """
 
 import math
@@ -21,7 +21,7 @@ __all__ = ["MixtureOfExperts", "Routing", "load_balancing_loss", "route"]
 
 
 class Routing(NamedTuple):
-    """Where a router sent its tokens. Book: feed_forward"""
+    """Where a router sent its tokens. Book: evolution"""
 
     probs: Float[Tensor, "tokens n_experts"]
     """Probability of every expert, before the choice; carries the gradient of a balancing loss."""
@@ -56,7 +56,7 @@ def route(
 
     Source: Shazeer et al. 2017, equations 3-5; Fedus et al. 2022, section 2.1 for a single expert;
     Lepikhin et al. 2021, section 2.2 for the order.
-    Book: feed_forward
+    Book: evolution
     """
     probs = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(dim=-1)
     best, chosen = probs.topk(k, dim=-1)
@@ -86,7 +86,7 @@ def load_balancing_loss(
         token_mask: True where a token is real; padding then does not count.
 
     Source: Fedus et al. 2022, equations 4-6; Shazeer et al. 2017, section 4 for the idea.
-    Book: feed_forward
+    Book: evolution
     """
     n_experts = probs.shape[-1]
     visits = F.one_hot(chosen, n_experts).sum(dim=-2).float() / chosen.shape[-1]
@@ -128,7 +128,7 @@ class MixtureOfExperts(nn.Module):
             and finite.
 
     Source: Shazeer et al. 2017, section 2; Fedus et al. 2022, section 2.2 for the capacity.
-    Book: feed_forward
+    Book: evolution
     """
 
     def __init__(

@@ -135,6 +135,23 @@ def test_nan_is_written_as_such():
     assert texts(heat_map(weights, title="t")).count("NaN") == 2
 
 
+def test_decades_show_what_is_small():
+    weights = torch.tensor([[0.9, 0.09, 0.0095, 0.0005]])
+    figure = heat_map(weights, title="x", decades=3)
+    maps, key = figure.axes
+    (mesh,) = maps.collections
+    assert mesh.get_array().flatten().tolist() == [3, 2, 1, 0]
+    assert [label.get_text() for label in key.get_yticklabels()] == [
+        "less",
+        "from 0.001",
+        "from 0.01",
+        "from 0.1",
+    ]
+    for decades in (0, 7):
+        with pytest.raises(ShapeError, match=f"decades={decades}"):
+            heat_map(weights, title="x", decades=decades)
+
+
 def test_a_large_map_is_drawn_as_pixels():
     figure = heat_map(torch.rand(80, 80), title="t")
     assert figure.axes[0].collections[0].get_rasterized()

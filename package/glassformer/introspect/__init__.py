@@ -4,6 +4,7 @@ Book: visualization
 """
 
 from glassformer.introspect.attention import ablate_heads, capture_attention
+from glassformer.introspect.roles import head_roles
 from glassformer.introspect.rollout import attention_rollout
 from glassformer.introspect.router import collect_router
 from glassformer.introspect.shapes import ShapeTrace, Step, trace_shapes
@@ -15,5 +16,6 @@ __all__ = [
     "attention_rollout",
     "capture_attention",
     "collect_router",
+    "head_roles",
     "trace_shapes",
 ]

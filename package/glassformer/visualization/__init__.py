@@ -8,18 +8,21 @@ from glassformer.visualization.alignment import alignment_picture
 from glassformer.visualization.clocks import position_clocks
 from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
+from glassformer.visualization.explorer import attention_explorer
 from glassformer.visualization.flow import attention_flow
 from glassformer.visualization.heads import head_player
 from glassformer.visualization.heat_maps import heat_map
 from glassformer.visualization.paths import path_picture
 from glassformer.visualization.stream import residual_stream
 from glassformer.visualization.styling import PALETTE, rounded, safe_label, style
+from glassformer.visualization.timeline import timeline
 from glassformer.visualization.token_trace import token_trace
 
 __all__ = [
     "PALETTE",
     "Explorer",
     "alignment_picture",
+    "attention_explorer",
     "attention_flow",
     "head_player",
     "heat_map",
@@ -32,5 +35,6 @@ __all__ = [
     "rounded",
     "safe_label",
     "style",
+    "timeline",
     "token_trace",
 ]

@@ -29,6 +29,7 @@ __all__ = ["heat_map"]
 
 _NUMBERS_UP_TO = 8  # cells along an axis, over all maps in a row
 _MARKS_UP_TO = 16
+_MOST_DECADES = 6
 _VECTOR_UP_TO = 4096  # cells of one map that are drawn as shapes, not as pixels
 
 Maps = dict[str, NDArray[Any]]
@@ -45,6 +46,7 @@ def heat_map(
     col_title: str = "key: who is asked",
     columns: int | None = None,
     numbers: bool | None = None,
+    decades: int | None = None,
 ) -> "Figure":
     """Who listens to whom, or, for a boolean mask, who may listen to whom.
 
@@ -60,10 +62,12 @@ def heat_map(
         col_title: name of the horizontal axis.
         columns: maps beside each other; at most four when ``None``.
         numbers: write the weight into each cell; only into small maps when ``None``.
+        decades: colour by powers of ten, this many of them, which shows what is small: 4 tells
+            0.0003 from 0.003 and calls everything below 0.0001 nothing.
 
     Raises:
-        ShapeError: if the maps are not of one size, several samples are given, or the labels do
-            not fit.
+        ShapeError: if the maps are not of one size, several samples are given, the labels do not
+            fit, or there are fewer than 1 or more than 6 decades.
 
     Book: visualization
     """
@@ -77,6 +81,11 @@ def heat_map(
     if numbers is None:
         numbers = max(n_cols * columns, n_rows) <= _NUMBERS_UP_TO or (n_cols <= 4 and columns <= 2)
     top = max(1.0, *(float(np.nanmax(shown, initial=0)) for shown in maps.values()))
+    if decades is not None:
+        if not 1 <= decades <= _MOST_DECADES:
+            raise ShapeError(f"decades={decades} must be from 1 to {_MOST_DECADES}; try 4")
+        maps = {name: _in_decades(shown, decades) for name, shown in maps.items()}
+        top, numbers = float(decades), False
     width, height = _size(maps, columns, lines, row_labels, col_labels)
     with new_figure(width, height) as figure:
         grid = figure.subplots(lines, columns, squeeze=False)
@@ -93,6 +102,8 @@ def heat_map(
                 axes.yaxis.set_ticklabels([])
             if _upright(col_labels, n_cols, columns):
                 axes.tick_params(axis="x", rotation=90)
+        if decades is not None:
+            _add_key(figure, grid, decades)
         across = grid[-1, 0].set_xlabel if columns == 1 else figure.supxlabel
         down = grid[0, 0].set_ylabel if lines == 1 else figure.supylabel
         across(col_title, color=PALETTE["key"], fontsize=12)
@@ -196,6 +207,31 @@ def _draw(axes: "Axes", shown: NDArray[Any], top: float, numbers: bool) -> None:
             colour = "white" if value > 0.55 * top else "#222222"
             label = "NaN" if math.isnan(value) else f"{value:.2f}"
             axes.text(col + 0.5, row + 0.5, label, ha="center", va="center", color=colour)
+
+
+def _in_decades(shown: NDArray[Any], decades: int) -> NDArray[Any]:
+    """0 for less than all the decades, then one step up for each power of ten."""
+    exponents = np.floor(np.log10(np.maximum(shown.astype(float), 10.0 ** -(decades + 1))))
+    return np.clip(exponents + decades + 1, 0, decades)
+
+
+def _add_key(figure: "Figure", grid: Any, decades: int) -> None:
+    """What the shades of the powers of ten mean."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm
+
+    edges = [step - 0.5 for step in range(decades + 2)]
+    shades = ScalarMappable(norm=BoundaryNorm(edges, 256), cmap="Blues")
+    bar = figure.colorbar(
+        shades, ax=list(grid.flat), ticks=range(decades + 1), fraction=0.05, pad=0.02
+    )
+    starts = [
+        f"from {10.0 ** (step - decades - 1):.{decades - step + 1}f}"
+        for step in range(1, decades + 1)
+    ]
+    bar.ax.set_yticklabels(["less", *starts])
+    bar.ax.tick_params(length=0)
+    bar.outline.set_visible(False)
 
 
 def _name_axes(

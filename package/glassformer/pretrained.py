@@ -57,7 +57,7 @@ def training_record(name: str) -> dict[str, Any]:
 def recorded_runs() -> dict[str, Any]:
     """Runs too long for a chapter, whose weights are not here: what was tried, and what came out.
 
-    Book: training
+    Book: translation
     """
     runs: dict[str, Any] = json.loads(COMPARISONS.read_bytes())
     return runs

@@ -1,6 +1,6 @@
 """Metrics of sacreBLEU, and the checks that stand before them.
 
-Book: training
+Book: translation
 """
 
 import difflib
@@ -27,7 +27,7 @@ def make_metric(name: str, tokenize: str = "13a", *, word_order: int = 0) -> Any
     Raises:
         ConfigError: there is no such metric or tokenizer, or it needs a package.
 
-    Book: training
+    Book: translation
     """
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -62,7 +62,7 @@ def checked(
     Raises:
         DataError: they do not.
 
-    Book: training
+    Book: translation
     """
     lines, sets = list(hypotheses), _reference_sets(references)
     if isinstance(hypotheses, str):
@@ -112,7 +112,7 @@ def refuse_what_is_no_text(name: str, lines: Sequence[Any]) -> None:
         DataError: an item is no string, holds a tokenizer's marks, or most full stops and commas
             have a blank before them.
 
-    Book: training
+    Book: translation
     """
     for index, line in enumerate(lines):
         if not isinstance(line, str):

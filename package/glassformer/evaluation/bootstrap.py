@@ -1,6 +1,6 @@
 """Is one system better than another, or was it lucky with these sentences?
 
-Book: training
+Book: translation
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ __all__ = ["Comparison", "paired_bootstrap"]
 class Comparison:
     """Two systems on the same sentences.
 
-    Book: training
+    Book: translation
     """
 
     score_a: float
@@ -61,7 +61,7 @@ def paired_bootstrap(
         DataError: lists of different lengths, or as :func:`bleu`.
         ConfigError: no such metric or tokenizer.
 
-    Source: Koehn 2004, section 3; Riezler & Maxwell 2005, section 3 (two-sided). Book: training
+    Source: Koehn 2004, section 3; Riezler & Maxwell 2005, section 3 (two-sided). Book: translation
     """
     if n_samples < 1:
         raise DataError(f"n_samples={n_samples} must be at least 1; 1000 is usual")

@@ -1,6 +1,6 @@
 """How many phones, and how many words, does a pronouncer get wrong?
 
-Book: training
+Book: cross_attention
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ __all__ = ["ErrorRates", "error_rates", "phone_error_rate", "word_error_rate"]
 class ErrorRates:
     """Counts over all words; the rates are taken once, from the totals.
 
-    Book: training
+    Book: cross_attention
     """
 
     edits: int
@@ -56,7 +56,7 @@ def error_rates(
         ConfigError: rapidfuzz is not installed.
 
     Source: Levenshtein 1966; Yao & Zweig 2015, section 4.1, for several references.
-    Book: training
+    Book: cross_attention
     """
     if len(hypotheses) != len(references):
         raise DataError(
@@ -87,7 +87,7 @@ def phone_error_rate(
     Raises:
         DataError, ConfigError: as :func:`error_rates`.
 
-    Book: training
+    Book: cross_attention
     """
     return error_rates(hypotheses, references).phone_error_rate
 
@@ -100,7 +100,7 @@ def word_error_rate(
     Raises:
         DataError, ConfigError: as :func:`error_rates`.
 
-    Book: training
+    Book: cross_attention
     """
     return error_rates(hypotheses, references).word_error_rate
 

@@ -169,7 +169,7 @@ def evaluate_pairs(
     Raises:
         DataError: no pairs, an empty source, or a target of fewer than 2 ids.
 
-    Book: training
+    Book: translation
     """
     for index, (source, _) in enumerate(pairs):
         if not len(source):

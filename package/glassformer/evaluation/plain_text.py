@@ -1,6 +1,6 @@
 """Back from pieces and tokens to text as people write it, which is what a score is made for.
 
-Book: training
+Book: translation
 """
 
 import html
@@ -16,7 +16,7 @@ def join_pieces(text: str) -> str:
 
     ``"▁So it ▁is"``, ``"So@@ it is"`` and ``"So ##it is"`` begin with the same word, ``Soit``.
 
-    Book: training
+    Book: translation
     """
     if _SPACE in text:
         return text.replace(" ", "").replace(_SPACE, " ").strip()
@@ -29,7 +29,7 @@ def detokenize(text: str) -> str:
     Closing marks and ``n't`` go to the word before, opening brackets to the word after, straight
     quotes around what they quote; ``@-@`` and ``&apos;`` of the Moses tokenizer are undone.
 
-    Book: training
+    Book: translation
     """
     text = re.sub(r" ?@-@ ?", "-", html.unescape(text))
     text = re.sub(

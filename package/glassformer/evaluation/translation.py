@@ -3,7 +3,7 @@
 The scores are sacreBLEU's. What stands around them refuses what would give a plausible and wrong
 number: lists of different lengths, pieces or tokens for text, the wrong tokenizer for Chinese.
 
-Book: training
+Book: translation
 """
 
 import re
@@ -27,7 +27,7 @@ _TOKENIZERS = {
 class TranslationScore:
     """A score, and what one must know to compare it with another.
 
-    Book: training
+    Book: translation
     """
 
     score: float
@@ -58,7 +58,7 @@ def bleu(
             tokenizer that needs them.
         ConfigError: no such tokenizer.
 
-    Source: Papineni et al. 2002, section 2.3; Post 2018. Book: training
+    Source: Papineni et al. 2002, section 2.3; Post 2018. Book: translation
     """
     return _score(make_metric("bleu", tokenize), hypotheses, references)
 
@@ -77,7 +77,7 @@ def chrf(
     Raises:
         DataError: as :func:`bleu`.
 
-    Source: Popović 2015, section 2; Popović 2017. Book: training
+    Source: Popović 2015, section 2; Popović 2017. Book: translation
     """
     return _score(make_metric("chrf", word_order=word_order), hypotheses, references)
 
@@ -88,7 +88,7 @@ def bleu_tokenizer(language: str) -> str:
     Args:
         language: a code such as ``de``, ``zh-CN`` or ``cmn``.
 
-    Book: training
+    Book: translation
     """
     return _TOKENIZERS.get(re.split("[-_]", language.lower())[0], "13a")
 

@@ -1,6 +1,6 @@
 """What training asks of the other processes; with one process there is nothing to ask.
 
-Book: training
+Book: translation
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Replica(nn.Module):
 
     Engines move weights and gradients around ``forward``, so nothing may go past it.
 
-    Book: training
+    Book: translation
     """
 
     def __init__(self, module: nn.Module, loss: Callable[..., Any]) -> None:
@@ -42,22 +42,22 @@ class Replica(nn.Module):
 
 
 def is_replica(model: nn.Module) -> bool:
-    """Whether ``model`` is a :class:`Replica`, on its own or in an engine. Book: training"""
+    """Whether ``model`` is a :class:`Replica`, on its own or in an engine. Book: translation"""
     return isinstance(model, Replica) or isinstance(model._modules.get("module"), Replica)
 
 
 def world_size() -> int:
-    """Number of processes that train together. Book: training"""
+    """Number of processes that train together. Book: translation"""
     return dist.get_world_size() if _together() else 1
 
 
 def rank() -> int:
-    """Number of this process among them, from 0. Book: training"""
+    """Number of this process among them, from 0. Book: translation"""
     return dist.get_rank() if _together() else 0
 
 
 def wait_for_all() -> None:
-    """Go on when all processes have come here. Book: training"""
+    """Go on when all processes have come here. Book: translation"""
     if world_size() > 1:
         dist.barrier()
 
@@ -65,7 +65,7 @@ def wait_for_all() -> None:
 def sum_over_ranks(values: Sequence[int | float], device: torch.device) -> list[float]:
     """Each of the values, added up over all processes, in float64.
 
-    Book: training
+    Book: translation
     """
     own = [float(value) for value in values]
     if world_size() == 1:
@@ -80,7 +80,7 @@ def whole(state: Any) -> Any:
 
     All processes must ask for it at the same time.
 
-    Book: training
+    Book: translation
     """
     if isinstance(state, dict):
         return {key: whole(value) for key, value in state.items()}
@@ -97,7 +97,7 @@ def load_whole(
 ) -> None:
     """Load weights, and perhaps the state of an optimiser, that :func:`whole` made.
 
-    Book: training
+    Book: translation
     """
     wanted = model.state_dict()
     model.load_state_dict({n: _like(value, wanted.get(n)) for n, value in weights.items()})

@@ -4,7 +4,7 @@ Late in a run the weights wander around a good place; their mean lies nearer to 
 averaged their last 5 checkpoints, we average the weights of the last evaluations. An exponential
 mean would do as well; the plain one has no rate to choose, and forgets the early weights for good.
 
-Book: training
+Book: translation
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def mean_weights(weights: Sequence[Weights]) -> Weights:
     Raises:
         CheckpointError: no weights, or names and shapes that differ.
 
-    Source: Vaswani et al. 2017, section 6.1. Book: training
+    Source: Vaswani et al. 2017, section 6.1. Book: translation
     """
     shapes = [{name: value.shape for name, value in one.items()} for one in weights]
     if not shapes or any(one != shapes[0] for one in shapes):
@@ -52,7 +52,7 @@ class WeightAverage:
     Raises:
         ConfigError: ``size`` below 1.
 
-    Book: training
+    Book: translation
     """
 
     def __init__(self, size: int) -> None:

@@ -129,7 +129,7 @@ class PairBatches:
     Raises:
         DataError: no pairs, an empty side, or ``max_tokens`` below 1.
 
-    Book: training
+    Book: translation
     """
 
     def __init__(

@@ -16,7 +16,7 @@ Run by itself, the same script trains in one process. A step of W processes has 
 one process would get from the same W times ``accumulate`` micro-batches: the mean over all their
 tokens, however unevenly they are shared.
 
-Book: training
+Book: translation
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ def process_group(
     Raises:
         ConfigError: this machine has no such device.
 
-    Book: training
+    Book: translation
     """
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     if started and device == "auto" and torch.cuda.is_available():
@@ -111,7 +111,7 @@ def wrap(model: nn.Module, *, strategy: Strategy = "ddp") -> nn.Module:
         ConfigError: an unknown strategy, or ``fsdp`` for a model with LayerDrop, whose processes
             would wait for layers that others skip.
 
-    Source: Li et al. 2020 for DDP; Zhao et al. 2023 for FSDP. Book: training
+    Source: Li et al. 2020 for DDP; Zhao et al. 2023 for FSDP. Book: translation
     """
     if strategy not in get_args(Strategy):
         raise ConfigError(f"strategy={strategy!r} may be {' or '.join(get_args(Strategy))}")
@@ -151,7 +151,7 @@ def whole_model(model: nn.Module) -> nn.Module:
     weights as they are now, so all processes must ask for it together. A model that was never
     wrapped comes back as it is.
 
-    Book: training
+    Book: translation
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -176,7 +176,7 @@ class ShardedData:
     Args:
         data: the micro-batches of one process.
 
-    Book: training
+    Book: translation
     """
 
     def __init__(self, data: TrainingData) -> None:
@@ -207,20 +207,20 @@ class ShardedData:
 
 
 def sharded(data: TrainingData) -> TrainingData:
-    """The share of this process in ``data``; alone, the data itself. Book: training"""
+    """The share of this process in ``data``; alone, the data itself. Book: translation"""
     return data if world_size() == 1 else ShardedData(data)
 
 
 def agree(wish: bool, device: torch.device) -> bool:
     """Whether any process wishes it, such as to stop; all must ask at the same place.
 
-    Book: training
+    Book: translation
     """
     return sum_over_ranks([wish], device)[0] > 0
 
 
 def share(items: Sequence[T]) -> list[T]:
-    """The items that this process looks after: every W-th from its own number on. Book: training"""
+    """The items that this process looks after: every W-th from its own number on. Book: translation"""
     return list(items[rank() :: world_size()])
 
 
@@ -229,7 +229,7 @@ def gather(results: Sequence[T]) -> list[T]:
 
     Each item is there exactly once, also where the processes had shares of unequal size.
 
-    Book: training
+    Book: translation
     """
     if world_size() == 1:
         return list(results)
@@ -257,7 +257,7 @@ def shared_loss(model: nn.Module, data: TrainingData) -> TokenLoss:
 
     Every example is scored once, in one of them, and all get the sum.
 
-    Book: training
+    Book: translation
     """
     mine = total_loss(whole_model(model), _Share(data))
     nll, n_tokens = sum_over_ranks([float(mine.nll), mine.n_tokens], device_of(model))

@@ -1,6 +1,6 @@
 """The recipe of a translator: from two files, or the name of a data set, to a trained model.
 
-Book: training
+Book: translation
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class PairRecipe(RunRecipe):
     Raises:
         ConfigError: a value that makes no sense, or not exactly one of a name and two files.
 
-    Source: Vaswani et al. 2017, section 5. Book: training
+    Source: Vaswani et al. 2017, section 5. Book: translation
     """
 
     data: DataSetName | None = None
@@ -160,7 +160,7 @@ def recipe_from_dict(data: dict[str, Any]) -> Recipe | PairRecipe:
     Raises:
         ConfigError: these are not the values of a recipe.
 
-    Book: training
+    Book: translation
     """
     return PairRecipe.from_dict(data) if "max_tokens" in data else Recipe.from_dict(data)
 

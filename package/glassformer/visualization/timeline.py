@@ -1,0 +1,135 @@
+"""What came when, on both sides of an axis that runs downwards, so that a phone can show it.
+
+Book: evolution
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from glassformer.errors import ConfigError
+from glassformer.visualization.styling import PALETTE, WIDTH, new_figure, set_label, set_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["timeline"]
+
+_LINE = 0.42  # years that one line of text takes
+_INCHES = 0.52  # of paper for a year
+
+
+def timeline(
+    left: Mapping[str, float],
+    right: Mapping[str, float],
+    *,
+    title: str,
+    names: tuple[str, str],
+    marked: Collection[str] = (),
+) -> "Figure":
+    """Two kinds of events beside one axis of years, the earliest on top.
+
+    Args:
+        left, right: label -> when, in years (2017.5 is the middle of 2017).
+        title: what to see.
+        names: what stands on the left and on the right.
+        marked: labels with a full dot and bold letters; the others have an open dot.
+
+    Raises:
+        ConfigError: a side without events, or a marked label that stands on neither.
+
+    Book: evolution
+    """
+    if not left or not right:
+        raise ConfigError("a side of the timeline has no event; give each at least one")
+    strangers = sorted(set(marked) - {*left, *right})
+    if strangers:
+        raise ConfigError(f"marked {', '.join(strangers)} is on neither side of the timeline")
+    years = [*left.values(), *right.values()]
+    first, last = int(min(years)), int(max(years)) + 1
+    with new_figure(WIDTH, 1.0 + _INCHES * (last - first + 1.4)) as figure:
+        axes = figure.subplots()
+        axes.axis("off")
+        axes.set_xlim(-1, 1)
+        axes.set_ylim(last + 0.3, first - 1.1)
+        axes.plot([0, 0], [first, last], color=PALETTE["quiet"], linewidth=2, zorder=1)
+        for year in range(first, last + 1):
+            axes.text(
+                0,
+                year,
+                f"{year}",
+                ha="center",
+                va="center",
+                fontsize=11,
+                color=PALETTE["neutral"],
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+                zorder=2,
+            )
+        for side, events, colour in ((-1, left, "query"), (1, right, "key")):
+            _heading(axes, names[side > 0], side, first - 0.75, PALETTE[colour])
+            _side(axes, events, side, PALETTE[colour], marked)
+        set_title(figure, title)
+    return figure
+
+
+def _heading(axes: "Axes", name: str, side: int, y: float, colour: str) -> None:
+    text = axes.text(
+        side * 0.3, y, "", ha="left" if side > 0 else "right", color=colour, fontsize=12
+    )
+    set_label(text, name)
+
+
+def _side(
+    axes: "Axes", events: Mapping[str, float], side: int, colour: str, marked: Collection[str]
+) -> None:
+    ordered = sorted(events.items(), key=lambda event: event[1])
+    for (label, when), place in zip(ordered, _apart([w for _, w in ordered]), strict=True):
+        strong = label in marked
+        axes.plot(
+            [side * 0.13, side * 0.2, side * 0.28],
+            [when, when, place],
+            color=PALETTE["quiet"],
+            linewidth=1.2,
+            zorder=1,
+        )
+        axes.plot(
+            side * 0.13,
+            when,
+            marker="o",
+            markersize=7,
+            color=colour if strong else "white",
+            markeredgecolor=colour,
+            zorder=3,
+        )
+        text = axes.text(
+            side * 0.3,
+            place,
+            "",
+            ha="left" if side > 0 else "right",
+            va="center",
+            color=colour,
+            fontsize=12,
+            fontweight="bold" if strong else "normal",
+        )
+        set_label(text, label)
+
+
+def _apart(places: list[float]) -> list[float]:
+    """Sorted places, moved so little that neighbours are a line of text apart.
+
+    Places that are too close form a group, which is spread around its mean.
+    """
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and _top(groups[-1]) - _bottom(groups[-2]) < _LINE:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_top(group) + _LINE * i for group in groups for i in range(len(group))]
+
+
+def _top(group: list[float]) -> float:
+    return sum(group) / len(group) - _LINE * (len(group) - 1) / 2
+
+
+def _bottom(group: list[float]) -> float:
+    return _top(group) + _LINE * (len(group) - 1)

@@ -87,7 +87,8 @@ def heat_map(
         maps = {name: _in_decades(shown, decades) for name, shown in maps.items()}
         top, numbers = float(decades), False
     width, height = _size(maps, columns, lines, row_labels, col_labels)
-    with new_figure(width, height) as figure:
+    beside = 0.0 if decades is None else 1.1  # the key of the shades
+    with new_figure(width + beside, height) as figure:
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes in grid.flat[len(maps) :]:
             axes.set_visible(False)
@@ -230,7 +231,7 @@ def _add_key(figure: "Figure", grid: Any, decades: int) -> None:
         for step in range(1, decades + 1)
     ]
     bar.ax.set_yticklabels(["less", *starts])
-    bar.ax.tick_params(length=0)
+    bar.ax.tick_params(which="both", length=0)
     bar.outline.set_visible(False)
 
 

@@ -249,3 +249,69 @@ def test_the_clocks_turn_and_the_angles_between_their_hands_stay(visit: Visit):
     page.keyboard.press("Home")
     assert set(shown(".between")) == {"0.0°"}
     assert visit.foreign == []
+
+
+def test_the_explorer_answers_to_mouse_keyboard_and_touch(visit: Visit, browser: Browser):
+    page = visit.open("visualization")
+    explorer = page.locator("[id^=explorer-]").first
+    explorer.scroll_into_view_if_needed()
+    told, frame = explorer.locator(".told"), explorer.locator(".frame")
+    asks, asked = explorer.locator(".asks button"), explorer.locator(".asked button")
+    layer, head = explorer.locator("select").all()
+
+    def row() -> list[float]:
+        return [float(text) for text in asked.locator("span").all_inner_texts()]
+
+    before = told.inner_text()
+    asks.nth(1).hover()  # by mouse: each row shares out one whole
+    assert told.inner_text() != before
+    assert " listens to " in told.inner_text()
+    assert sum(row()) == pytest.approx(1, abs=0.05)
+    assert frame.get_attribute("y") == "1"
+    asked.nth(2).hover()
+    assert " is listened to by " in told.inner_text()
+    assert frame.get_attribute("x") == "2"
+
+    asks.nth(1).focus()  # by keyboard
+    page.keyboard.press("ArrowDown")
+    assert asks.nth(2).get_attribute("aria-pressed") == "true"
+    page.keyboard.press("ArrowRight")
+    assert asked.nth(2).get_attribute("aria-pressed") == "true"
+    assert explorer.locator('[aria-pressed="true"]').count() == 1
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowLeft")
+    first = row()
+    layer.select_option("0")
+    head.select_option("2")
+    assert row() != first
+    assert told.inner_text().startswith("layer 0, head 2: ")
+    explorer.locator("summary").click()
+    table = explorer.locator("tbody tr").first.locator("td")
+    assert [float(x) for x in table.all_inner_texts()] == pytest.approx(row(), abs=0.006)
+    head.select_option(label="mean of 12")
+    assert "mean of 12" in told.inner_text()
+
+    play = explorer.locator(".play")
+    was = told.inner_text()
+    play.press("Enter")
+    assert play.get_attribute("aria-pressed") == "true"
+    page.wait_for_function(
+        "([id, was]) => document.querySelector(`#${id} .told`).textContent !== was",
+        arg=[explorer.get_attribute("id"), was],
+    )
+    play.press("Enter")
+    assert play.get_attribute("aria-pressed") == "false"
+    assert visit.trouble == []
+    assert visit.foreign == []
+
+    phone = browser.new_context(viewport=PHONE, has_touch=True)
+    page = phone.new_page()
+    page.goto(page_url := f"{visit.address}/book/visualization.html")
+    explorer = page.locator("[id^=explorer-]").last
+    explorer.locator(".asked button").nth(3).tap()
+    assert " is listened to by " in explorer.locator(".told").inner_text()
+    cells = explorer.locator(".cells rect")
+    cells.nth(1).tap()
+    assert " listens to " in explorer.locator(".told").inner_text()
+    assert page.url == page_url
+    phone.close()

@@ -207,6 +207,11 @@ def balance(learner: Any) -> None:
         fed=fed,
         hint="Share 1 and mean probability 1 for one expert, 0 for the others.",
     )
+    with torch.enable_grad():  # whatever the chapter switched off
+        _balance_learns(learner)
+
+
+def _balance_learns(learner: Any) -> None:
     scores = torch.randn(10, 5, requires_grad=True)
     probs = scores.softmax(dim=-1)
     chosen = probs.detach().topk(2, dim=-1).indices

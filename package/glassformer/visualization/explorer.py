@@ -220,7 +220,7 @@ border:1px solid #4d4d4d;border-radius:4px;max-width:100%}}
 @ID@ .told{{margin:8px 0;min-height:2.8em;color:#222}}
 @ID@ .views{{display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start}}
 @ID@ .columns{{display:grid;grid-template-columns:minmax(0,1fr) 80px minmax(0,1fr);
-flex:1 1 300px;min-width:0}}
+flex:1 1 250px;min-width:0}}
 @ID@ .columns b,@ID@ .columns button{{display:block;height:{_ROW}px;line-height:{_ROW}px;
 font-size:14px;white-space:nowrap;overflow:hidden;width:100%;box-sizing:border-box}}
 @ID@ .columns>svg{{margin-top:{_ROW}px}}

@@ -14,8 +14,8 @@ from nbformat.v4 import new_code_cell
 from support.project import CHAPTERS, ROOT
 from support.sample import tiny
 
-# a chapter that trains is run by nbval; running it a second time here would cost minutes
-LONG = {"training"}
+# a chapter that takes minutes is run by nbval; running it a second time here would cost minutes
+LONG = {"pruning", "training", "translation"}
 
 
 @pytest.fixture(scope="module")

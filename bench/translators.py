@@ -15,7 +15,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from glassformer.evaluation import bleu, chrf
 from glassformer.models import EncoderDecoder
 from glassformer.models.recurrent import RecurrentTranslator
 from glassformer.pretrained import COMPARISONS
-from glassformer.training import PairBatches, PairRecipe, Trainer, total_loss
+from glassformer.training import PairBatches, PairRecipe, Trainer, TrainSettings, total_loss
 from glassformer.translation import Translator
 from torch import nn
 
@@ -51,18 +51,19 @@ def compare(kind: str, minutes: float, search: float, recipe: PairRecipe) -> dic
         for part in ("train", "dev")
     }
 
-    def trained(lr: float, minutes: float) -> tuple[Trainer, float]:
-        return _trained(
-            lambda: _model(kind, recipe, tokenizer), recipe, parts["train"], lr, minutes
-        )
+    def trained(lr: float, minutes: float, pace: float) -> tuple[Trainer, float]:
+        steps = int(minutes * 60 / pace)
+        return _trained(_model(kind, recipe, tokenizer), recipe, parts["train"], lr, steps)
 
     searched = {}
+    pace = _pace(_model(kind, recipe, tokenizer), recipe, parts["train"])
     for lr in RATES:
-        trainer, _ = trained(lr, search)
+        trainer, spent = trained(lr, search, pace)
+        pace = spent / trainer.step
         searched[lr] = round(total_loss(trainer.model, parts["dev"]).mean_nll, 4)
         print(kind, lr, searched[lr], flush=True)
     best = min(searched, key=lambda lr: searched[lr])
-    trainer, spent = trained(best, minutes)
+    trainer, spent = trained(best, minutes, pace)
     return {
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "minutes": round(spent / 60, 2),
@@ -84,35 +85,32 @@ def _model(kind: str, recipe: PairRecipe, tokenizer: Tokenizer) -> nn.Module:
     return EncoderDecoder(dataclasses.replace(config, norm_position=place))
 
 
-def _trained(
-    make: Callable[[], nn.Module],
-    recipe: PairRecipe,
-    data: PairBatches,
-    lr: float,
-    minutes: float,
-) -> tuple[Trainer, float]:
-    """A model after so many minutes of processor time, its learning rate down to a tenth by then.
-
-    How many steps that is, twenty steps over the epoch tell beforehand.
-    """
-    settings = dataclasses.replace(
-        recipe.settings(), lr=lr, eval_every=None, average=1, schedule="cosine", warmup=20
-    )
-    trial = Trainer(make(), data, dataclasses.replace(settings, steps=25))
-    runs = trial.run()
-    for _ in range(5):  # the first ones are slow
+def _pace(model: nn.Module, recipe: PairRecipe, data: PairBatches) -> float:
+    """Seconds of a step, without the first ones, which are slow."""
+    settings = dataclasses.replace(_settings(recipe), lr=1e-3, steps=25, warmup=20)
+    runs = Trainer(model, data, settings).run()
+    for _ in range(5):
         next(runs)
     start = time.process_time()
-    for _ in runs:
-        pass
-    steps = int(minutes * 60 / ((time.process_time() - start) / 20))
-    settings = dataclasses.replace(settings, steps=steps, warmup=steps // 10)
+    n_steps = len(list(runs))
+    return (time.process_time() - start) / n_steps
+
+
+def _trained(
+    model: nn.Module, recipe: PairRecipe, data: PairBatches, lr: float, steps: int
+) -> tuple[Trainer, float]:
+    """A trained model and its processor time; the learning rate ends at a tenth of its peak."""
+    settings = dataclasses.replace(_settings(recipe), lr=lr, steps=steps, warmup=steps // 10)
     torch.manual_seed(recipe.seed)
-    trainer = Trainer(make(), data, settings)
+    trainer = Trainer(model, data, settings)
     start = time.process_time()
     for _ in trainer.run():
         pass
     return trainer, time.process_time() - start
+
+
+def _settings(recipe: PairRecipe) -> TrainSettings:
+    return dataclasses.replace(recipe.settings(), eval_every=None, average=1, schedule="cosine")
 
 
 def _scores(

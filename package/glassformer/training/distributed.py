@@ -220,7 +220,10 @@ def agree(wish: bool, device: torch.device) -> bool:
 
 
 def share(items: Sequence[T]) -> list[T]:
-    """The items that this process looks after: every W-th from its own number on. Book: translation"""
+    """The items that this process looks after: every W-th from its own number on.
+
+    Book: translation
+    """
     return list(items[rank() :: world_size()])
 
 

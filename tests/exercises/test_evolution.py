@@ -85,6 +85,11 @@ def with_zero_times(out_a, lse_a, out_b, lse_b):
     return out + 0 * lse_b[:, None], lse
 
 
+def seen_from_the_left(out_a, lse_a, out_b, lse_b):
+    share = (lse_a - lse_b).sigmoid()[:, None]
+    return share * out_a + (1 - share) * out_b, lse_a + (lse_b - lse_a).exp().log1p()
+
+
 def shares_of(chosen, n_experts):
     return F.one_hot(chosen, n_experts).float().mean(dim=(0, 1))
 
@@ -129,6 +134,7 @@ WRONG = [
     ("merge", largest_instead, "the logsumexp is that of all keys"),
     ("merge", merged_by_sums, "do not overflow"),
     ("merge", with_zero_times, "a half that sees nothing"),
+    ("merge", seen_from_the_left, "do not overflow|the half that sees"),
     ("balance", lambda p, c: balance(p, c) / p.shape[1], "equal shares cost 1"),
     (
         "balance",

@@ -182,6 +182,23 @@ def merge(learner: Any) -> None:
         fed=fed,
         hint="exp(-inf) is 0, as it should be. Do not multiply a logsumexp by a number.",
     )
+    fed = f"a left half in which nobody may see anything: average 0, logsumexp -inf, {shapes}"
+    out, lse = pair(fed, *blind, *right)
+    expect_close(
+        "either half may see nothing",
+        out,
+        right[0],
+        fed=fed,
+        hint="What was right for the right half must be right for the left one.",
+    )
+    expect_close(
+        "the logsumexp is that of the half that sees",
+        lse,
+        right[1],
+        fed=fed,
+        hint="-inf - (-inf) is NaN. Subtract a finite number, the larger logsumexp, or let "
+        "torch.logaddexp do it.",
+    )
 
 
 @exercise("evolution.balance", minutes=15, level="medium")

@@ -65,23 +65,22 @@ def timeline(
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
                 zorder=2,
             )
-        for side, events, colour in ((-1, left, "query"), (1, right, "key")):
-            _heading(axes, names[side > 0], side, first - 0.75, PALETTE[colour])
-            _side(axes, events, side, PALETTE[colour], marked)
+        for side, events in ((-1, left), (1, right)):
+            _heading(axes, names[side > 0], side, first - 0.75)
+            _side(axes, events, side, marked)
         set_title(figure, title)
     return figure
 
 
-def _heading(axes: "Axes", name: str, side: int, y: float, colour: str) -> None:
+def _heading(axes: "Axes", name: str, side: int, y: float) -> None:
     text = axes.text(
-        side * 0.3, y, "", ha="left" if side > 0 else "right", color=colour, fontsize=12
+        side * 0.3, y, "", ha="left" if side > 0 else "right", fontsize=13, fontstyle="italic"
     )
     set_label(text, name)
 
 
-def _side(
-    axes: "Axes", events: Mapping[str, float], side: int, colour: str, marked: Collection[str]
-) -> None:
+def _side(axes: "Axes", events: Mapping[str, float], side: int, marked: Collection[str]) -> None:
+    colour = PALETTE["neutral"]
     ordered = sorted(events.items(), key=lambda event: event[1])
     for (label, when), place in zip(ordered, _apart([w for _, w in ordered]), strict=True):
         strong = label in marked

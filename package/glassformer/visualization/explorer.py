@@ -18,6 +18,7 @@ __all__ = ["attention_explorer"]
 
 _MOST = 32  # tokens on a side
 _CELL, _LEFT, _TOP, _ROW = 22, 84, 84, 24  # a cell, room for labels; height of a token
+_GAP = 64  # between the two columns of tokens
 _INK = "23,63,95"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -145,20 +146,22 @@ def _columns(asks: Sequence[str], asked: Sequence[str], row: list[int], token: i
     )
     count = max(len(asks), len(asked))
     lines = "".join(
-        f'<line x1="0" y1="{(token + 0.5) * _ROW:g}" x2="80" y2="{(s + 0.5) * _ROW:g}" '
+        f'<line x1="0" y1="{(token + 0.5) * _ROW:g}" x2="{_GAP}" y2="{(s + 0.5) * _ROW:g}" '
         f'stroke-width="{number / 125:g}"/>'
         for s, number in enumerate(row + [0] * (count - len(row)))
     )
     return (
         '<div class="columns"><div class="asks" role="group" aria-label="who asks">'
-        f'<b>who asks</b>{left}</div><svg width="80" height="{count * _ROW}" aria-hidden="true">'
-        f'{lines}</svg><div class="asked" role="group" aria-label="who is asked">'
+        f'<b>who asks</b>{left}</div><svg width="{_GAP}" height="{count * _ROW}" '
+        f'aria-hidden="true">{lines}</svg>'
+        '<div class="asked" role="group" aria-label="who is asked">'
         f"<b>who is asked</b>{right}</div></div>"
     )
 
 
 def _shade(number: int) -> str:
-    return f"background:rgba({_INK},{number / 1000:g})" + (";color:#fff" if number > 550 else "")
+    ink = "#fff" if number > 700 else "#000"  # either way a contrast of 4.5 or more
+    return f"background:rgba({_INK},{number / 1000:g});color:{ink}"
 
 
 def _picture(asks: Sequence[str], asked: Sequence[str], square: Square, token: int) -> str:
@@ -219,7 +222,7 @@ font:15px/1.4 sans-serif;color-scheme:light}}
 border:1px solid #4d4d4d;border-radius:4px;max-width:100%}}
 @ID@ .told{{margin:8px 0;min-height:2.8em;color:#222}}
 @ID@ .views{{display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start}}
-@ID@ .columns{{display:grid;grid-template-columns:minmax(0,1fr) 80px minmax(0,1fr);
+@ID@ .columns{{display:grid;grid-template-columns:minmax(0,1fr) {_GAP}px minmax(0,1fr);
 flex:1 1 250px;min-width:0}}
 @ID@ .columns b,@ID@ .columns button{{display:block;height:{_ROW}px;line-height:{_ROW}px;
 font-size:14px;white-space:nowrap;overflow:hidden;width:100%;box-sizing:border-box}}
@@ -228,7 +231,10 @@ font-size:14px;white-space:nowrap;overflow:hidden;width:100%;box-sizing:border-b
 font-family:inherit;cursor:pointer;text-align:left}}
 @ID@ .asks b,@ID@ .asks button{{text-align:right}}
 @ID@ .asks b{{color:{PALETTE["query"]}}}@ID@ .asked b{{color:{PALETTE["key"]}}}
-@ID@ .asks span{{float:left}}@ID@ .asked span{{float:right}}
+@ID@ .columns button{{position:relative;text-overflow:ellipsis}}
+@ID@ .columns span{{position:absolute;top:0;font-size:12px}}
+@ID@ .asks button{{padding-left:34px}}@ID@ .asks span{{left:6px}}
+@ID@ .asked button{{padding-right:34px}}@ID@ .asked span{{right:6px}}
 @ID@ .columns button[aria-pressed=true]{{outline:2px solid {PALETTE["query"]};
 outline-offset:-2px;font-weight:bold}}
 @ID@ button:focus-visible,@ID@ select:focus-visible{{outline:3px solid #000;outline-offset:-1px}}
@@ -274,7 +280,7 @@ _SCRIPT = """
     });
     sides[other].forEach((button, i) => {
       button.style.background = "rgba(" + ink + "," + shade(row[i]) + ")";
-      button.style.color = shade(row[i]) > 0.55 ? "#fff" : "";
+      button.style.color = shade(row[i]) > 0.7 ? "#fff" : "#000";
       button.children[0].textContent = row[i].toFixed(2);
       button.tabIndex = -1;
       button.setAttribute("aria-pressed", false);
@@ -290,8 +296,10 @@ _SCRIPT = """
     frame.setAttribute("width", side ? 1 : n);
     frame.setAttribute("height", side ? asks.length : 1);
     const best = row.map((_, i) => i).sort((x, y) => row[y] - row[x] || x - y).slice(0, 3);
-    told.textContent = names[layer.value] + ", head " + head.options[head.value].text + ": "
-      + token + (side ? " is listened to by " : " listens to ")
+    const which = head.options[head.value].text;
+    told.textContent = names[layer.value] + ", "
+      + (which.startsWith("mean") ? which + " heads" : "head " + which) + ": " + token
+      + (side ? " is listened to by " : " listens to ")
       + best.map(i => labels[i] + " " + row[i].toFixed(2)).join(", ");
   }
   function drawAll() {

@@ -1,9 +1,10 @@
-"""``python -m bench.translators KIND``: other translators in the same minutes, recorded.
+"""``python -m bench.translators``: three translators in the same minutes, recorded.
 
-Each kind trains on the same pairs with the same tokenizer, for the same processor time on one
-thread, at the best of three learning rates, the same for all (short runs, judged on dev). Then it
-translates dev and test greedily. The results of all kinds gather in ``comparisons.json`` of the
-package, where the book reads them.
+All train on the same pairs with the same tokenizer, on one thread, step by step in turn: whoever
+has had the least processor time goes next, so that what else the machine does slows all of them
+alike. Each has the best of three learning rates, the same for all (short runs, judged on dev).
+Then it translates dev and test greedily. The results go into ``comparisons.json`` of the package,
+where the book reads them.
 
 - ``transformer``: the recipe of ``glassformer train``, norm before each sublayer
 - ``post_norm``: the same with the norm after it
@@ -15,15 +16,15 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from glassformer.data import ParallelCorpus, Tokenizer, encode_pairs
 from glassformer.evaluation import bleu, chrf
 from glassformer.models import EncoderDecoder
 from glassformer.models.recurrent import RecurrentTranslator
-from glassformer.pretrained import COMPARISONS
+from glassformer.pretrained import COMPARISONS, recorded_runs
 from glassformer.training import PairBatches, PairRecipe, Trainer, TrainSettings, total_loss
 from glassformer.translation import Translator
 from torch import nn
@@ -36,43 +37,60 @@ RATES = (5e-4, 1e-3, 2e-3)
 LSTM_WIDTH = 432
 
 
-def compare(kind: str, minutes: float, search: float, recipe: PairRecipe) -> dict[str, Any]:
-    """Search the learning rate, train, measure."""
+class Run(NamedTuple):
+    trainer: Trainer
+    seconds: float
+
+
+def compare(minutes: float, search: float, recipe: PairRecipe) -> dict[str, Any]:
+    """Search the learning rates, train, measure."""
     corpus = recipe.corpus()
     tokenizer = recipe.tokenizer(corpus)
-    parts = {
-        part: PairBatches(
-            encode_pairs(getattr(corpus, part), tokenizer, max_len=LENGTH),
+    train, dev = (
+        PairBatches(
+            encode_pairs(part, tokenizer, max_len=LENGTH),
             recipe.max_tokens,
             pad_id=tokenizer.pad_id,
             bos_id=tokenizer.bos_id,
             seed=recipe.seed,
         )
-        for part in ("train", "dev")
-    }
+        for part in (corpus.train, corpus.dev)
+    )
 
-    def trained(lr: float, minutes: float, pace: float) -> tuple[Trainer, float]:
-        steps = int(minutes * 60 / pace)
-        return _trained(_model(kind, recipe, tokenizer), recipe, parts["train"], lr, steps)
+    def trained(rates: Mapping[str, float], steps: Mapping[str, int]) -> dict[str, Run]:
+        trainers = {}
+        for kind, lr in rates.items():
+            settings = _settings(recipe, lr, steps[kind])
+            trainers[kind] = Trainer(_model(kind, recipe, tokenizer), train, settings)
+        spent = _in_turn({kind: trainer.run() for kind, trainer in trainers.items()})
+        return {kind: Run(trainer, spent[kind]) for kind, trainer in trainers.items()}
 
-    searched = {}
-    pace = _pace(_model(kind, recipe, tokenizer), recipe, parts["train"])
+    def steps_in(minutes: float, runs: Mapping[str, Run]) -> dict[str, int]:
+        return {
+            kind: int(minutes * 60 * run.trainer.step / run.seconds) for kind, run in runs.items()
+        }
+
+    runs = trained(dict.fromkeys(KINDS, RATES[0]), dict.fromkeys(KINDS, 30))
+    searched: dict[str, dict[float, float]] = {kind: {} for kind in KINDS}
     for lr in RATES:
-        trainer, spent = trained(lr, search, pace)
-        pace = spent / trainer.step
-        searched[lr] = round(total_loss(trainer.model, parts["dev"]).mean_nll, 4)
-        print(kind, lr, searched[lr], flush=True)
-    best = min(searched, key=lambda lr: searched[lr])
-    trainer, spent = trained(best, minutes, pace)
+        runs = trained(dict.fromkeys(KINDS, lr), steps_in(search, runs))
+        for kind, run in runs.items():
+            searched[kind][lr] = round(total_loss(run.trainer.model, dev).mean_nll, 4)
+        print(lr, {kind: rates[lr] for kind, rates in searched.items()}, flush=True)
+    best = {kind: min(rates, key=lambda lr: rates[lr]) for kind, rates in searched.items()}
+    runs = trained(best, steps_in(minutes, runs))
     return {
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "minutes": round(spent / 60, 2),
-        "search": {"minutes": search, "dev nats per token": searched},
-        "lr": best,
-        "steps": trainer.step,
-        "target_tokens": sum(report.n_tokens for report in trainer.history),
-        "dev_nats_per_token": round(total_loss(trainer.model, parts["dev"]).mean_nll, 4),
-        **{part: _scores(trainer.model, tokenizer, corpus, part) for part in ("dev", "test")},
+        kind: {
+            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "minutes": round(seconds / 60, 2),
+            "search": {"minutes": search, "dev nats per token": searched[kind]},
+            "lr": best[kind],
+            "steps": trainer.step,
+            "target_tokens": sum(report.n_tokens for report in trainer.history),
+            "dev_nats_per_token": round(total_loss(trainer.model, dev).mean_nll, 4),
+            **{part: _scores(trainer.model, tokenizer, corpus, part) for part in ("dev", "test")},
+        }
+        for kind, (trainer, seconds) in runs.items()
     }
 
 
@@ -85,32 +103,30 @@ def _model(kind: str, recipe: PairRecipe, tokenizer: Tokenizer) -> nn.Module:
     return EncoderDecoder(dataclasses.replace(config, norm_position=place))
 
 
-def _pace(model: nn.Module, recipe: PairRecipe, data: PairBatches) -> float:
-    """Seconds of a step, without the first ones, which are slow."""
-    settings = dataclasses.replace(_settings(recipe), lr=1e-3, steps=25, warmup=20)
-    runs = Trainer(model, data, settings).run()
-    for _ in range(5):
-        next(runs)
-    start = time.process_time()
-    n_steps = len(list(runs))
-    return (time.process_time() - start) / n_steps
+def _settings(recipe: PairRecipe, lr: float, steps: int) -> TrainSettings:
+    """The learning rate comes up in a tenth of the steps and ends at a tenth of its peak."""
+    return dataclasses.replace(
+        recipe.settings(),
+        lr=lr,
+        steps=steps,
+        warmup=steps // 10,
+        eval_every=None,
+        average=1,
+        schedule="cosine",
+    )
 
 
-def _trained(
-    model: nn.Module, recipe: PairRecipe, data: PairBatches, lr: float, steps: int
-) -> tuple[Trainer, float]:
-    """A trained model and its processor time; the learning rate ends at a tenth of its peak."""
-    settings = dataclasses.replace(_settings(recipe), lr=lr, steps=steps, warmup=steps // 10)
-    torch.manual_seed(recipe.seed)
-    trainer = Trainer(model, data, settings)
-    start = time.process_time()
-    for _ in trainer.run():
-        pass
-    return trainer, time.process_time() - start
-
-
-def _settings(recipe: PairRecipe) -> TrainSettings:
-    return dataclasses.replace(recipe.settings(), eval_every=None, average=1, schedule="cosine")
+def _in_turn(runs: Mapping[str, Iterator[Any]]) -> dict[str, float]:
+    """Seconds of processor time that each run took; the one with the least goes next."""
+    spent = dict.fromkeys(runs, 0.0)
+    waiting = dict(runs)
+    while waiting:
+        kind = min(waiting, key=lambda kind: spent[kind])
+        start = time.process_time()
+        if next(waiting[kind], None) is None:
+            del waiting[kind]
+        spent[kind] += time.process_time() - start
+    return spent
 
 
 def _scores(
@@ -165,8 +181,7 @@ def _greedy_batch(model: nn.Module, tokenizer: Tokenizer, sources: Sequence[str]
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.translators", description=__doc__)
-    parser.add_argument("kinds", nargs="+", choices=KINDS)
-    parser.add_argument("--minutes", type=float, default=12, help="of processor time on one thread")
+    parser.add_argument("--minutes", type=float, default=40, help="of processor time for each")
     parser.add_argument("--search", type=float, default=2, help="minutes of each learning rate")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -178,12 +193,13 @@ def main(arguments: Sequence[str]) -> int:
         max_tokens=2048,
         precision="bfloat16",
     )
-    for kind in given.kinds:
-        found = compare(kind, given.minutes, given.search, recipe) | {"made_with": described()}
-        print(json.dumps(found), flush=True)
-        known = json.loads(COMPARISONS.read_text()) if COMPARISONS.exists() else {}
-        known.setdefault("same minutes", {})[kind] = found
-        COMPARISONS.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n")
+    runs = compare(given.minutes, given.search, recipe)
+    found = {kind: run | {"made_with": described()} for kind, run in runs.items()}
+    print(json.dumps(found), flush=True)
+    COMPARISONS.write_text(
+        json.dumps(recorded_runs() | {"same minutes": found}, indent=2, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
     return 0
 
 

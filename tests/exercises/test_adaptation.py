@@ -177,6 +177,7 @@ WRONG = [
     ("blocks", cuts_off, "the nearest whole number of steps"),
     ("blocks", no_care_for_zeros, "a block of zeros comes back as zeros"),
     ("unpack", lambda p, n: torch.stack((p & 15, p >> 4), -1).flatten(1), "as many codes"),
+    ("unpack", lambda p, n: torch.stack((p & 15, p >> 4), -1).flatten(1)[:, :-1], "as many codes"),
     ("unpack", lambda p, n: torch.stack((p, p >> 4), -1).flatten(1)[:, :n], "four bits"),
     ("unpack", lambda p, n: torch.cat((p & 15, p >> 4), 1)[:, :n], "in their order"),
     ("unpack", lambda p, n: torch.stack((p >> 4, p & 15), -1).flatten(1)[:, :n], "in their order"),

@@ -61,38 +61,40 @@ def blocks(learner: Any) -> None:
 @exercise("adaptation.unpack", minutes=10, level="easy")
 def unpack(learner: Any) -> None:
     """Two codes out of each byte, the first from its lower half."""
-    codes = torch.randint(0, 16, (3, 7), dtype=torch.uint8)
-    codes[0] = torch.tensor([1, 2, 3, 4, 5, 6, 7])
-    padded = torch.cat((codes, torch.zeros(3, 1, dtype=torch.uint8)), dim=1)
-    packed = padded[:, ::2] | (padded[:, 1::2] << 4)
-    fed = "bytes of shape (3, 4) that hold 7 codes a row; row 0 is 0x21, 0x43, 0x65, 0x07"
-    got = learner(packed.clone(), 7)
-    expect(
-        isinstance(got, Tensor) and got.shape == (3, 7),
-        "there are as many codes as were packed",
-        fed=fed,
-        expected="shape (3, 7)",
-        got=f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__,
-        hint="Two codes a byte give 8, and the last one only fills the byte.",
-    )
-    expect(
-        bool((got <= 15).all()),
-        "a code has four bits",
-        fed=fed,
-        expected="numbers from 0 to 15",
-        got=f"a number up to {int(got.max())}",
-        hint="byte & 15 keeps the lower half; byte >> 4 brings the upper half down.",
-    )
-    numbers = got.long().tolist()
-    expect(
-        numbers == codes.long().tolist(),
-        "codes come in their order: lower half, upper half, next byte",
-        fed=fed,
-        expected="[1, 2, 3, 4, 5, 6, 7] in row 0",
-        got=f"{numbers[0]}",
-        hint="The two halves of a byte are neighbours. stack on a new last axis, then flatten(1); "
-        "cat puts all lower halves first. And which half holds the first code?",
-    )
+    for n in (7, 8):
+        codes = torch.randint(0, 16, (3, n), dtype=torch.uint8)
+        codes[0] = torch.arange(1, n + 1)
+        padded = torch.cat((codes, torch.zeros(3, n % 2, dtype=torch.uint8)), dim=1)
+        packed = padded[:, ::2] | (padded[:, 1::2] << 4)
+        row = ", ".join(f"0x{byte:02x}" for byte in packed[0].tolist())
+        fed = f"bytes of shape (3, 4) that hold {n} codes a row; row 0 is {row}"
+        got = learner(packed.clone(), n)
+        expect(
+            isinstance(got, Tensor) and got.shape == (3, n),
+            "there are as many codes as were packed",
+            fed=fed,
+            expected=f"shape (3, {n})",
+            got=f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__,
+            hint="Two codes a byte give 8; where n is 7, the last half only fills the byte.",
+        )
+        expect(
+            bool((got <= 15).all()),
+            "a code has four bits",
+            fed=fed,
+            expected="numbers from 0 to 15",
+            got=f"a number up to {int(got.max())}",
+            hint="byte & 15 keeps the lower half; byte >> 4 brings the upper half down.",
+        )
+        numbers = got.long().tolist()
+        expect(
+            numbers == codes.long().tolist(),
+            "codes come in their order: lower half, upper half, next byte",
+            fed=fed,
+            expected=f"{codes[0].tolist()} in row 0",
+            got=f"{numbers[0]}",
+            hint="The two halves of a byte are neighbours. stack on a new last axis, then "
+            "flatten(1); cat puts all lower halves first. And which half holds the first code?",
+        )
 
 
 @exercise("adaptation.bypass", minutes=15, level="medium")

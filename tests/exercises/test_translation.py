@@ -65,6 +65,20 @@ def by_budget_of_sums(lengths, budget):
     return batches
 
 
+def by_budget_below(lengths, budget):
+    return by_budget(lengths, budget - 1)
+
+
+def by_budget_longest_first(lengths, budget):
+    batches = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
 def by_budget_unsorted(lengths, budget):
     batches = []
     for i, length in enumerate(lengths):
@@ -162,9 +176,9 @@ def own_loss_only_with_tokens(total, n_own, world, all_reduce):
 
 PASSES = {
     "decoder_rows": [rows],
-    "by_budget": [by_budget],
+    "by_budget": [by_budget, by_budget_longest_first],
     "trusted": [a_test_of(*CASES)],
-    "difference_interval": [variant()],
+    "difference_interval": [variant(), lambda *given: torch.tensor(interval(*given))],
     "own_loss": [own_loss],
 }
 FAILS = [
@@ -176,6 +190,7 @@ FAILS = [
     ("decoder_rows", lambda *given: rows(*given)[0], "three tensors"),
     ("by_budget", by_budget_of_sums, "longest sentence times their number"),
     ("by_budget", by_budget_unsorted, "similar lengths"),
+    ("by_budget", by_budget_below, "exactly the budget"),
     ("by_budget", by_budget_dropping, "exactly one batch"),
     ("by_budget", by_budget_with_an_empty_batch, "a batch of its own"),
     ("by_budget", lambda lengths, budget: [[i] for i in range(len(lengths))], "are filled"),
@@ -188,7 +203,8 @@ FAILS = [
     ("trusted", a_test_of(always=3), "True or False"),
     ("difference_interval", variant(unpaired=True), "on the same draw"),
     ("difference_interval", variant(replace=False), "with replacement"),
-    ("difference_interval", variant(level=0.68), "middle 95 %"),
+    ("difference_interval", variant(level=0.9), "middle 95 %"),
+    ("difference_interval", variant(level=0.99), "middle 95 %"),
     ("difference_interval", variant(size=50), "middle 95 %"),
     ("difference_interval", variant(swap=-1), "that of a to b"),
     ("difference_interval", lambda *given: 1.0, "a pair"),
@@ -199,6 +215,11 @@ FAILS = [
         "the average of the engine is undone",
     ),
     ("own_loss", own_loss_only_with_tokens, "equally often"),
+    (
+        "own_loss",
+        lambda total, n, world, all_reduce: world * all_reduce(total) / all_reduce(n),
+        "called backward on",
+    ),
     (
         "own_loss",
         lambda total, n, world, all_reduce: total * world * n / n / all_reduce(n),

@@ -50,6 +50,19 @@ def cut_one_after_the_other(w_q, w_k, w_v, w_o, n_heads, gone):
     return w_q, w_k, w_v, w_o
 
 
+def cut_by_popping(w_q, w_k, w_v, w_o, n_heads, gone):
+    width = len(w_q) // n_heads
+    for head in gone:  # the second number counts among the heads that are left
+        rows = [i for i in range(len(w_q)) if i // width != head]
+        w_q, w_k, w_v, w_o = w_q[rows], w_k[rows], w_v[rows], w_o[:, rows]
+    return w_q, w_k, w_v, w_o
+
+
+def cut_by_popping_columns(w_q, w_k, w_v, w_o, n_heads, gone):
+    q, k, v, _ = cut(w_q, w_k, w_v, w_o, n_heads, gone)
+    return q, k, v, cut_by_popping(w_q, w_k, w_v, w_o, n_heads, gone)[3]
+
+
 def masked(w_q, w_k, w_v, w_o, n_heads, gone):
     width = len(w_q) // n_heads
     for head in gone:
@@ -171,6 +184,8 @@ WRONG = [
     ("cut", cut_rows_of_o, "three heads of width 5|runs without"),
     ("cut", cut_columns_of_o_from_the_left, "w_o keeps the columns"),
     ("cut", cut_one_after_the_other, "several heads go at once"),
+    ("cut", cut_by_popping, "several heads go at once"),
+    ("cut", cut_by_popping_columns, "several heads go at once"),
     ("cut", masked, "three heads of width 5"),
     ("cut", lambda *a: cut(*a)[0], "four matrices"),
     ("renumber", lambda place, gone: place, "move up by one"),

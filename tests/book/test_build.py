@@ -20,7 +20,13 @@ __all__ = ["site"]
 
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 # what a reader may be sent to by a click; nothing is ever loaded from there
-LINKED = {"github.com", "colab.research.google.com", "creativecommons.org", "docs.pytorch.org"}
+LINKED = {
+    "github.com",
+    "colab.research.google.com",
+    "creativecommons.org",
+    "docs.pytorch.org",
+    "tatoeba.org",
+}
 
 
 def test_the_build_is_silent(site: Site):

@@ -216,7 +216,7 @@ def test_O22_history_is_plain_and_memory_stays_flat(no_shape_checks):
     for report in trainer.run():
         if report.step in (25, 59):
             counts.append(live_tensors())
-    assert counts[0] == counts[1]
+    assert counts[1] <= counts[0]  # fewer, where something of an earlier test goes meanwhile
     for report in trainer.history:
         for name in StepReport.__dataclass_fields__:
             assert type(getattr(report, name)) in (int, float, type(None)), name

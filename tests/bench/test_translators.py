@@ -47,3 +47,19 @@ def test_the_plain_loop_takes_a_recurrent_translator(bench):
     alone = [bench[1].greedy(model, tokenizer, [text])[0] for text in ("so it is", "what")]
     assert together == alone
     assert not model.training
+
+
+def test_who_had_the_least_time_goes_next(bench, monkeypatch):
+    """Steps of 5 and of 2 seconds: both get as many seconds, not as many steps."""
+    clock, order = [0.0], []
+    monkeypatch.setattr(bench[1].time, "process_time", lambda: clock[0])
+
+    def run(name, seconds, steps):
+        for _ in range(steps):
+            clock[0] += seconds
+            order.append(name)
+            yield name
+
+    spent = bench[1]._in_turn({"slow": run("slow", 5, 2), "quick": run("quick", 2, 5)})
+    assert spent == {"slow": 10, "quick": 10}
+    assert "".join(name[0] for name in order) == "sqqqsqq"

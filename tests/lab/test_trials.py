@@ -105,3 +105,22 @@ def test_many_claims_are_summarised(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trials, "CLAIMS_FILE", path)
     with pytest.raises(GlassformerError, match="there are 9, from AAA-00 to AAA-08"):
         lab.trial("nothing like it", "holds", "x")
+
+
+@pytest.mark.parametrize(
+    ("measured", "wanted"),
+    [
+        ((True,), "holds"),
+        ((True, True), "holds"),
+        ((False, True), "holds if"),
+        ((None, [0.1]), "holds if"),
+        ((False,), "does not hold"),
+        ((True, True, False), "not measurable here"),
+        ((False, False, {}), "not measurable here"),
+    ],
+)
+def test_a_verdict_follows_from_what_was_measured(
+    measured: tuple[object, ...], wanted: str
+) -> None:
+    assert lab.verdict(*measured) == wanted
+    assert wanted in lab.VERDICTS

@@ -15,7 +15,7 @@ from glassformer.lab.measure import (
 )
 from glassformer.lab.session import setup
 from glassformer.lab.source import api, show_source
-from glassformer.lab.trials import VERDICTS, Claim, Trial, claims, trial
+from glassformer.lab.trials import VERDICTS, Claim, Trial, claims, trial, verdict
 
 __all__ = [
     "VERDICTS",
@@ -32,4 +32,5 @@ __all__ = [
     "setup",
     "show_source",
     "trial",
+    "verdict",
 ]

@@ -17,7 +17,17 @@ import yaml
 
 from glassformer.errors import GlassformerError
 
-__all__ = ["MIME", "SIGNS", "VERDICTS", "Claim", "Trial", "claims", "read_claims", "trial"]
+__all__ = [
+    "MIME",
+    "SIGNS",
+    "VERDICTS",
+    "Claim",
+    "Trial",
+    "claims",
+    "read_claims",
+    "trial",
+    "verdict",
+]
 
 MIME = "application/vnd.glassformer.trial+json"
 CLAIMS_FILE = Path(__file__).with_name("claims.yaml")
@@ -128,6 +138,19 @@ class Trial:
             f'{self.verdict} <span style="font-weight:normal;opacity:.75">· {self.claim.id}</span>'
             f"</div>{rows}</div>"
         )
+
+
+def verdict(fully: object, partly: object = False, measurable: object = True) -> str:
+    """One of :data:`VERDICTS`, from what was measured.
+
+    Args:
+        fully: whether the claim holds as it stands.
+        partly: whether it holds under a condition, which the finding then names.
+        measurable: whether what it takes was at hand, such as a model that not every reader has.
+    """
+    if not measurable:
+        return "not measurable here"
+    return "holds" if fully else "holds if" if partly else "does not hold"
 
 
 def trial(

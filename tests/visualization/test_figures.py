@@ -255,3 +255,14 @@ def test_figures_do_not_pile_up_in_pyplot():
     before = len(plt.get_fignums())
     heat_map(torch.eye(2), title="t")
     assert len(plt.get_fignums()) == before
+
+
+def test_an_axis_has_the_colour_of_its_role_only():
+    def names(figure):
+        return figure.axes[0].xaxis.label, figure.axes[0].yaxis.label
+
+    across, down = names(heat_map(torch.eye(3), title="t"))
+    assert across.get_color() == PALETTE["key"]
+    assert down.get_color() == PALETTE["query"]
+    across, down = names(heat_map(torch.eye(3), title="t", row_title="layer", col_title="keyhole"))
+    assert across.get_color() == down.get_color() == PALETTE["neutral"]

@@ -10,7 +10,6 @@ from glassformer.visualization.compass import Explorer, query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
 from glassformer.visualization.explorer import attention_explorer
 from glassformer.visualization.flow import attention_flow
-from glassformer.visualization.heads import head_player
 from glassformer.visualization.heat_maps import heat_map
 from glassformer.visualization.paths import path_picture
 from glassformer.visualization.stream import residual_stream
@@ -24,7 +23,6 @@ __all__ = [
     "alignment_picture",
     "attention_explorer",
     "attention_flow",
-    "head_player",
     "heat_map",
     "line_chart",
     "loss_curve",

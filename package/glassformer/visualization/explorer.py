@@ -54,7 +54,7 @@ def attention_explorer(
         ShapeError: no maps, maps of another shape, too many tokens, or a first choice that is not
             there.
 
-    Book: visualization
+    Book: multi_head, visualization
     """
     asked = asks if asked is None else asked
     layers = {name: _squares(weights, len(asks), len(asked)) for name, weights in maps.items()}

@@ -58,8 +58,9 @@ def heat_map(
         col_labels: S labels, one for each key.
         title: what the figure shows, as a sentence.
         names: a heading for each map; ``head 0``, ``head 1``, ... when several and ``None``.
-        row_title: name of the vertical axis.
-        col_title: name of the horizontal axis.
+        row_title: name of the vertical axis. What begins with ``query:`` or ``key:``, or another
+            role of ``PALETTE``, has its colour.
+        col_title: name of the horizontal axis, likewise.
         columns: maps beside each other; at most four when ``None``.
         numbers: write the weight into each cell; only into small maps when ``None``.
         decades: colour by powers of ten, this many of them, which shows what is small: 4 tells
@@ -107,10 +108,15 @@ def heat_map(
             _add_key(figure, grid, decades)
         across = grid[-1, 0].set_xlabel if columns == 1 else figure.supxlabel
         down = grid[0, 0].set_ylabel if lines == 1 else figure.supylabel
-        across(col_title, color=PALETTE["key"], fontsize=12)
-        down(row_title, color=PALETTE["query"], fontsize=12)
+        across(col_title, color=_role(col_title), fontsize=12)
+        down(row_title, color=_role(row_title), fontsize=12)
         set_title(figure, title)
     return figure
+
+
+def _role(title: str) -> str:
+    """The colour of what stands on an axis: that of queries or keys only if it is about them."""
+    return PALETTE.get(title.partition(":")[0], PALETTE["neutral"])
 
 
 def _as_maps(weights: Any, names: Sequence[str] | None) -> Maps:

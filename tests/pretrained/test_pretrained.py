@@ -156,3 +156,21 @@ def test_recorded_runs_are_there():
     base, *others = runs["sweep"]["rows"]
     assert base["dev_nats_per_character"] > 0
     assert len(others) >= 4
+
+
+@pytest.mark.parametrize(("name", "ruler"), [("tatoeba-cmn-eng", "13a"), ("tatoeba-eng-cmn", "zh")])
+def test_chinese_is_recorded_both_ways_each_with_its_ruler(name, ruler):
+    found = recorded_runs()["alone"][name]
+    assert found["data"]["name"] == name
+    assert found["data"]["pairs"]["train"] > 23_000
+    assert len(found["data"]["sha256"]) == 64
+    rows = {(row["part"], row["beams"]): row for row in found["scores"]}
+    assert rows.keys() == {("dev", 1), ("dev", 4), ("test", 1), ("test", 4)}
+    for (part, _), row in rows.items():
+        assert row["pairs"] == found["data"]["pairs"][part]
+        assert f"|tok:{ruler}|" in row["bleu_signature"]
+        assert "case:mixed" in row["bleu_signature"]
+        assert 5 < row["bleu"] < 40
+    curve = found["training"]["curve"]["rows"]
+    assert curve[-1][0] == found["training"]["steps"]
+    assert min(row[2] for row in curve) == found["training"]["best_dev_loss"]

@@ -266,3 +266,27 @@ def test_an_axis_has_the_colour_of_its_role_only():
     assert down.get_color() == PALETTE["query"]
     across, down = names(heat_map(torch.eye(3), title="t", row_title="layer", col_title="keyhole"))
     assert across.get_color() == down.get_color() == PALETTE["neutral"]
+
+
+def test_a_map_with_many_columns_and_one_with_a_key_stay_as_wide_as_a_page():
+    many = heat_map(torch.rand(9, 30), [str(head) for head in range(9)], title="t", numbers=False)
+    words = [f"word{i}" for i in range(9)]
+    keyed = heat_map(torch.rand(9, 9), words, words, title="t", decades=3)
+    assert many.get_figwidth() == pytest.approx(6.2)
+    assert keyed.get_figwidth() == pytest.approx(6.2)
+
+
+def test_names_of_crowded_lines_spread_to_both_sides():
+    ends = {"a": 0.86, "b": 0.9, "c": 0.91, "far": 0.1}
+    figure = line_chart(
+        {name: ([0, 1], [0, end]) for name, end in ends.items()},
+        title="t",
+        x_label="x",
+        y_label="y",
+        y_limits=(0, 1),
+    )
+    heights = {text.get_text(): text.xy[1] for text in figure.axes[0].texts}
+    assert heights["far"] == pytest.approx(0.1)
+    assert heights["a"] < 0.86
+    assert heights["c"] > 0.91
+    assert sum(heights[name] - ends[name] for name in "abc") == pytest.approx(0)

@@ -5,7 +5,8 @@ import itertools
 import pytest
 from glassformer.errors import ConfigError
 from glassformer.visualization import timeline
-from glassformer.visualization.timeline import _LINE, _apart
+from glassformer.visualization.styling import spread_out
+from glassformer.visualization.timeline import _LINE
 
 LEFT = {"a part": 2017.1, "another": 2019.8, "a third": 2019.9}
 RIGHT = {"a model": 2017.5, "a later one": 2025.1}
@@ -41,13 +42,13 @@ def test_what_is_marked_is_bold():
     [[2017.0], [2019.8, 2019.9, 2020.1, 2020.4], [2017.0, 2017.1, 2020.0, 2020.05, 2021.0]],
 )
 def test_labels_keep_their_distance_and_their_mean(places):
-    moved = _apart(places)
+    moved = spread_out(places, _LINE)
     assert all(b - a >= _LINE - 1e-9 for a, b in itertools.pairwise(moved))
     assert sum(moved) == pytest.approx(sum(places))
 
 
 def test_places_that_are_far_apart_stay():
-    assert _apart([2017.0, 2018.0]) == [2017.0, 2018.0]
+    assert spread_out([2017.0, 2018.0], _LINE) == [2017.0, 2018.0]
 
 
 def test_refusals():

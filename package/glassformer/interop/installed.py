@@ -61,7 +61,7 @@ def load_smollm2() -> "tuple[Decoder, Tokenizer]":
             the library ``gguf`` is missing.
         TokenizerError: the library ``tokenizers`` is missing.
 
-    Source: Ben Allal et al. 2025. Book: evolution
+    Source: Allal et al. 2025. Book: evolution
     """
     return load_gguf(_checked(_SMOLLM2))
 

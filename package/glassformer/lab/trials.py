@@ -135,8 +135,8 @@ class Trial:
             "max-width:44rem;background:transparent;color:inherit;line-height:1.45;"
             'overflow-wrap:anywhere;white-space:normal;text-align:left">'
             f'<div style="font-weight:bold;font-size:1.1em"><span aria-hidden="true">{sign}</span> '
-            f'{self.verdict} <span style="font-weight:normal;opacity:.75">· {self.claim.id}</span>'
-            f"</div>{rows}</div>"
+            f'{self.verdict} <span style="font-weight:normal;opacity:.75;white-space:nowrap">'
+            f"· {self.claim.id}</span></div>{rows}</div>"
         )
 
 

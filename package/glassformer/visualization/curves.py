@@ -15,6 +15,7 @@ from glassformer.visualization.styling import (
     rounded,
     safe_label,
     set_title,
+    spread_out,
 )
 
 if TYPE_CHECKING:
@@ -195,9 +196,12 @@ def _name_lines(
             continue
         height = float(transform.transform((xs[-1], ys[-1]))[1])
         ends.append((min(max(height, 0.0), 1.0) if math.isfinite(height) else 0.5, place, name))
-    free = -1.0
-    for height, place, name in sorted(ends):
-        free = max(height, free + _APART)
+    ends.sort()
+    lowest = 0.0
+    moved = spread_out([height for height, _, _ in ends], _APART)
+    for height, (_, place, name) in zip(moved, ends, strict=True):
+        free = max(height, lowest)
+        lowest = free + _APART
         shown, families = safe_label(name)
         axes.annotate(
             shown,

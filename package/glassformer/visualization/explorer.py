@@ -190,7 +190,7 @@ def _picture(asks: Sequence[str], asked: Sequence[str], square: Square, token: i
         f'fill="rgb({_INK})"><rect class="all" width="{len(asked)}" height="{len(asks)}" '
         f'fill="#fff" stroke="#999" stroke-width=".04"/>{cells}'
         f'<rect class="frame" x="0" y="{token}" width="{len(asked)}" height="1" fill="none" '
-        f'stroke="{PALETTE["query"]}" stroke-width=".1"/></g></svg>'
+        f'stroke="var(--chosen,{PALETTE["query"]})" stroke-width=".1"/></g></svg>'
     )
 
 
@@ -235,7 +235,7 @@ font-family:inherit;cursor:pointer;text-align:left}}
 @ID@ .columns span{{position:absolute;top:0;font-size:12px}}
 @ID@ .asks button{{padding-left:34px}}@ID@ .asks span{{left:6px}}
 @ID@ .asked button{{padding-right:34px}}@ID@ .asked span{{right:6px}}
-@ID@ .columns button[aria-pressed=true]{{outline:2px solid {PALETTE["query"]};
+@ID@ .columns button[aria-pressed=true]{{outline:2px solid var(--chosen,{PALETTE["query"]});
 outline-offset:-2px;font-weight:bold}}
 @ID@ button:focus-visible,@ID@ select:focus-visible{{outline:3px solid #000;outline-offset:-1px}}
 @ID@ line{{stroke:rgb({_INK});stroke-opacity:.55}}
@@ -243,7 +243,7 @@ outline-offset:-2px;font-weight:bold}}
 @ID@ .cells{{cursor:crosshair}}
 @ID@ summary{{cursor:pointer;color:#222;background:none}}
 @ID@ details{{margin-top:8px;background:none;color:#222}}
-@ID@ .scroll{{overflow-x:auto}}
+@ID@ .scroll{{overflow-x:auto}}@ID@ th[scope=row]{{position:sticky;left:0}}
 @ID@ table{{border-collapse:collapse;font-size:13px;color:#222;background:#fff}}
 @ID@ th,@ID@ td{{padding:2px 6px;text-align:right;color:#222;background:#fff;white-space:nowrap}}
 """.replace("\n", "")
@@ -291,6 +291,7 @@ _SCRIPT = """
       line.setAttribute("y2", (ends[1] + 0.5) * @ROW@);
       line.setAttribute("stroke-width", i < row.length ? 8 * shade(row[i]) : 0);
     });
+    root.style.setProperty("--chosen", side ? "@KEY@" : "@QUERY@");
     frame.setAttribute("x", side ? place : 0);
     frame.setAttribute("y", side ? 0 : place);
     frame.setAttribute("width", side ? 1 : n);
@@ -359,4 +360,6 @@ _SCRIPT = """
     told.setAttribute("aria-live", "off");
   });
 })();
-""".replace("@INK@", _INK).replace("@ROW@", str(_ROW))
+"""
+_SCRIPT = _SCRIPT.replace("@INK@", _INK).replace("@ROW@", str(_ROW))
+_SCRIPT = _SCRIPT.replace("@QUERY@", PALETTE["query"]).replace("@KEY@", PALETTE["key"])

@@ -87,9 +87,9 @@ def heat_map(
             raise ShapeError(f"decades={decades} must be from 1 to {_MOST_DECADES}; try 4")
         maps = {name: _in_decades(shown, decades) for name, shown in maps.items()}
         top, numbers = float(decades), False
-    width, height = _size(maps, columns, lines, row_labels, col_labels)
-    beside = 0.0 if decades is None else 1.1  # the key of the shades
-    with new_figure(width + beside, height) as figure:
+    key = 0.0 if decades is None else 1.1  # what the shades mean, beside the maps
+    width, height = _size(maps, columns, lines, row_labels, col_labels, WIDTH - key)
+    with new_figure(width + key, height) as figure:
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes in grid.flat[len(maps) :]:
             axes.set_visible(False)
@@ -164,15 +164,16 @@ def _size(
     lines: int,
     row_labels: Sequence[object] | None,
     col_labels: Sequence[object] | None,
+    page: float,
 ) -> tuple[float, float]:
-    """Width and height that leave room for the labels in full."""
+    """Width and height that leave room for the labels in full; as wide as the page if it can be."""
     n_rows, n_cols = next(iter(maps.values())).shape
     beside = 0.3 + 0.11 * _longest(row_labels)
     below = 0.3 + (0.11 * _longest(col_labels) if _upright(col_labels, n_cols, columns) else 0.2)
-    room = WIDTH - beside - 0.4
+    room = page - beside - 0.4
     cell = min(0.95, room / (n_cols * columns), 4.6 / n_rows)
-    cell = max(cell, 0.2 if col_labels is not None or row_labels is not None else 0.03)
-    width = max(WIDTH, n_cols * columns * cell + beside + 0.6)
+    cell = max(cell, 0.165 if col_labels is not None or row_labels is not None else 0.03)
+    width = max(page, n_cols * columns * cell + beside + 0.6)
     return width, lines * (n_rows * cell + below + 0.35) + 0.7
 
 
@@ -211,7 +212,7 @@ def _draw(axes: "Axes", shown: NDArray[Any], top: float, numbers: bool) -> None:
             axes.plot(col + 0.5, row + 0.5, marker="o", color="white", markersize=4)
     if numbers and not permission:
         for (row, col), value in np.ndenumerate(shown):
-            colour = "white" if value > 0.55 * top else "#222222"
+            colour = "white" if value > 0.66 * top else "#222222"  # contrast of 4 or more
             label = "NaN" if math.isnan(value) else f"{value:.2f}"
             axes.text(col + 0.5, row + 0.5, label, ha="center", va="center", color=colour)
 

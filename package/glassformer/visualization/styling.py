@@ -6,7 +6,7 @@ Book: visualization
 import contextlib
 import functools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-__all__ = ["PALETTE", "new_figure", "rounded", "safe_label", "set_label", "set_title", "style"]
+__all__ = [
+    "PALETTE",
+    "new_figure",
+    "rounded",
+    "safe_label",
+    "set_label",
+    "set_title",
+    "spread_out",
+    "style",
+]
 
 # Dark enough to be read as text on white, and apart from each other in the usual kinds of colour
 # blindness (after Okabe and Ito).
@@ -158,6 +167,25 @@ def set_label(text: "Text", label: object) -> None:
     text.set_parse_math(False)
     text.set_text(shown)
     text.set_fontfamily(families)
+
+
+def spread_out(places: Sequence[float], distance: float) -> list[float]:
+    """Where to write labels for these places, in ascending order, so that none covers another.
+
+    Places that are too close form a group, which is spread around its mean.
+    """
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and (
+            _first(groups[-1], distance) - _first(groups[-2], distance) < distance * len(groups[-2])
+        ):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_first(group, distance) + distance * i for group in groups for i in range(len(group))]
+
+
+def _first(group: list[float], distance: float) -> float:
+    return sum(group) / len(group) - distance * (len(group) - 1) / 2
 
 
 @functools.cache

@@ -7,7 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from glassformer.errors import ConfigError
-from glassformer.visualization.styling import PALETTE, WIDTH, new_figure, set_label, set_title
+from glassformer.visualization.styling import (
+    PALETTE,
+    WIDTH,
+    new_figure,
+    set_label,
+    set_title,
+    spread_out,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +89,9 @@ def _heading(axes: "Axes", name: str, side: int, y: float) -> None:
 def _side(axes: "Axes", events: Mapping[str, float], side: int, marked: Collection[str]) -> None:
     colour = PALETTE["neutral"]
     ordered = sorted(events.items(), key=lambda event: event[1])
-    for (label, when), place in zip(ordered, _apart([w for _, w in ordered]), strict=True):
+    for (label, when), place in zip(
+        ordered, spread_out([w for _, w in ordered], _LINE), strict=True
+    ):
         strong = label in marked
         axes.plot(
             [side * 0.13, side * 0.2, side * 0.28],
@@ -111,24 +120,3 @@ def _side(axes: "Axes", events: Mapping[str, float], side: int, marked: Collecti
             fontweight="bold" if strong else "normal",
         )
         set_label(text, label)
-
-
-def _apart(places: list[float]) -> list[float]:
-    """Sorted places, moved so little that neighbours are a line of text apart.
-
-    Places that are too close form a group, which is spread around its mean.
-    """
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while len(groups) > 1 and _top(groups[-1]) - _bottom(groups[-2]) < _LINE:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [_top(group) + _LINE * i for group in groups for i in range(len(group))]
-
-
-def _top(group: list[float]) -> float:
-    return sum(group) / len(group) - _LINE * (len(group) - 1) / 2
-
-
-def _bottom(group: list[float]) -> float:
-    return _top(group) + _LINE * (len(group) - 1)

@@ -174,3 +174,21 @@ def test_chinese_is_recorded_both_ways_each_with_its_ruler(name, ruler):
     curve = found["training"]["curve"]["rows"]
     assert curve[-1][0] == found["training"]["steps"]
     assert min(row[2] for row in curve) == found["training"]["best_dev_loss"]
+
+
+def test_the_rivals_stood_on_the_same_ground():
+    found = recorded_runs()["same minutes"]
+    assert found.keys() == {"transformer", "post_norm", "lstm"}
+    runs = list(found.values())
+    for what, spread in (("parameters", 1.02), ("minutes", 1.1)):
+        amounts = [run[what] for run in runs]
+        assert max(amounts) <= spread * min(amounts), what
+    for run in runs:
+        tried = {float(lr): nats for lr, nats in run["search"]["dev nats per token"].items()}
+        assert tried.keys() == {0.0005, 0.001, 0.002}
+        assert run["lr"] == min(tried, key=tried.__getitem__)
+        assert (run["dev"]["pairs"], run["test"]["pairs"]) == (1658, 3239)
+        for part in ("dev", "test"):
+            assert "case:mixed" in run[part]["bleu_signature"]
+            assert "|tok:13a|" in run[part]["bleu_signature"]
+        assert run["made_with"] == runs[0]["made_with"]

@@ -15,7 +15,7 @@ from support.project import CHAPTERS, ROOT
 from support.sample import tiny
 
 # a chapter that takes minutes is run by nbval; running it a second time here would cost minutes
-LONG = {"pruning", "training", "translation"}
+LONG = {"pruning", "training"}
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ def test_both_sides_end_with_eos_and_keep_their_order():
     assert examples[0] == ([4, 5, 3], [4, 5, 6, 3])
     assert [UPPER.decode(target) for target in examples.targets] == [list(t) for _, t in PAIRS]
     assert examples.lengths == [(3, 4), (6, 2), (2, 8), (4, 3)]
+    assert examples.lengths is examples.lengths  # counted once, so that loops may ask again
     assert len(examples) == 4
     assert examples.n_too_long == 0
 

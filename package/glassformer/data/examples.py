@@ -5,6 +5,7 @@ Book: translation
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Int64
@@ -61,7 +62,7 @@ class PairExamples:
     n_too_long: int = 0
     """Pairs left out because a side is longer than the limit."""
 
-    @property
+    @cached_property
     def lengths(self) -> list[tuple[int, int]]:
         """The lengths of both sides of every pair: what :class:`TokenBudgetBatches` takes."""
         return [(len(s), len(t)) for s, t in zip(self.sources, self.targets, strict=True)]

@@ -179,16 +179,16 @@ def test_chinese_is_recorded_both_ways_each_with_its_ruler(name, ruler):
 def test_the_rivals_stood_on_the_same_ground():
     found = recorded_runs()["same minutes"]
     assert found.keys() == {"transformer", "post_norm", "lstm"}
-    runs = list(found.values())
+    rivals = list(found.values())
     for what, spread in (("parameters", 1.02), ("minutes", 1.1)):
-        amounts = [run[what] for run in runs]
+        amounts = [rival[what] for rival in rivals]
         assert max(amounts) <= spread * min(amounts), what
-    for run in runs:
-        tried = {float(lr): nats for lr, nats in run["search"]["dev nats per token"].items()}
+    for rival in rivals:
+        tried = {float(lr): nats for lr, nats in rival["search"]["dev nats per token"].items()}
         assert tried.keys() == {0.0005, 0.001, 0.002}
-        assert run["lr"] == min(tried, key=tried.__getitem__)
-        assert (run["dev"]["pairs"], run["test"]["pairs"]) == (1658, 3239)
+        assert rival["lr"] == min(tried, key=tried.__getitem__)
+        assert (rival["dev"]["pairs"], rival["test"]["pairs"]) == (1658, 3239)
         for part in ("dev", "test"):
-            assert "case:mixed" in run[part]["bleu_signature"]
-            assert "|tok:13a|" in run[part]["bleu_signature"]
-        assert run["made_with"] == runs[0]["made_with"]
+            assert "case:mixed" in rival[part]["bleu_signature"]
+            assert "|tok:13a|" in rival[part]["bleu_signature"]
+        assert rival["made_with"] == rivals[0]["made_with"]

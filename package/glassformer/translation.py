@@ -92,7 +92,9 @@ class Translator:
         """The best translation of a text, or of each of many; one string gives one string.
 
         Texts of similar length share a batch and come back in their own order. What a text
-        becomes does not depend on the others. A text without letters or marks stays empty.
+        becomes does not depend on the others. A text without letters or marks stays empty. What the
+        tokenizer has no piece for is read byte by byte, so a text in an alphabet that the model
+        was not trained on is no error: it gets a guess, of which nothing is to be expected.
 
         Args:
             text: one sentence, or a list of them.

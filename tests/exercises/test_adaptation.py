@@ -209,3 +209,10 @@ def test_wrong_answers_are_told_what_they_lack(name, answer, broken):
     report = exercises.check(f"adaptation.{name}", answer)
     assert not report.passed
     assert broken in report.property
+    assert report.fed
+    assert report.hint
+
+
+def test_every_exercise_meets_at_least_three_wrong_answers():
+    for name in exercises.exercises_of("adaptation"):
+        assert sum(f"adaptation.{wrong[0]}" == name for wrong in WRONG) >= 3

@@ -177,3 +177,8 @@ def test_the_check_of_seeds_leaves_the_generators_alone() -> None:
     np.random.seed(1)
     exercises.check("assembling.with_seed", with_seed)
     assert (random.random(), float(np.random.rand())) == want
+
+
+def test_every_exercise_meets_at_least_three_wrong_answers():
+    for name in exercises.exercises_of("assembling"):
+        assert sum(f"assembling.{wrong[0]}" == name for wrong in WRONG) >= 3

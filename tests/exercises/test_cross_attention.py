@@ -213,3 +213,8 @@ def test_wrong(task, learner, named) -> None:
     assert not report.passed
     assert named in report.property, repr(report)
     assert report.hint
+
+
+def test_every_exercise_meets_at_least_three_wrong_answers():
+    for name in exercises.exercises_of("cross_attention"):
+        assert sum(f"cross_attention.{wrong[0]}" == name for wrong in WRONG) >= 3

@@ -146,3 +146,8 @@ def test_wrong_answer_is_told_what_it_lacks(name, learner, named) -> None:
     assert not report.passed
     assert named in report.property
     assert report.hint
+
+
+def test_every_exercise_meets_at_least_three_wrong_answers():
+    for name in exercises.exercises_of("feed_forward"):
+        assert sum(f"feed_forward.{wrong[0]}" == name for wrong in WRONG) >= 3

@@ -212,3 +212,8 @@ def test_wrong_answer_is_told_why(name: str, learner, named: str) -> None:
     assert not report.passed
     assert named in report.property, repr(report)
     assert report.hint
+
+
+def test_every_exercise_meets_at_least_three_wrong_answers():
+    for name in exercises.exercises_of("kv_cache"):
+        assert sum(f"kv_cache.{wrong[0]}" == name for wrong in WRONG) >= 3

@@ -221,3 +221,8 @@ def test_every_exercise_is_tried_here():
     assert {f"visualization.{name}" for name in RIGHT} == set(
         exercises.exercises_of("visualization")
     )
+
+
+def test_every_exercise_meets_at_least_three_wrong_answers():
+    for name in exercises.exercises_of("visualization"):
+        assert sum(f"visualization.{wrong[0]}" == name for wrong in WRONG) >= 3

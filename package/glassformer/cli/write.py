@@ -118,9 +118,11 @@ def translate(
     """Translate line by line: line n of the output belongs to line n of the input.
 
     Without `--model` the package's own translator turns German into English. An empty line stays
-    empty. With `--n-best` above 1 each translation is a line of its own: the number of its sentence
-    from 0, its score and its text, with tabs between. With `--json` every sentence is one line of
-    JSON. For example:
+    empty. A line with more tokens than the model reads ends the command with an error; the lines of
+    the batches before it are out by then. An alphabet that the model was not trained on is no
+    error, and its translation a guess. With `--n-best` above 1 each translation is a line of
+    its own: the number of its sentence from 0, its score and its text, with tabs between. With
+    `--json` every sentence is one line of JSON. For example:
 
         echo "Das Wetter ist schön." | glassformer translate
 

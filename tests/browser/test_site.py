@@ -4,11 +4,13 @@ Needs Chromium or Chrome (Debian: ``apt-get install chromium``).
 """
 
 import functools
+import html
 import shutil
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from support.project import CHAPTERS
@@ -315,3 +317,28 @@ def test_the_explorer_answers_to_mouse_keyboard_and_touch(visit: Visit, browser:
     assert " listens to " in explorer.locator(".told").inner_text()
     assert page.url == page_url
     phone.close()
+
+
+@pytest.mark.parametrize("chapter", ["multi_head", "visualization"])
+def test_the_stored_explorer_works_by_itself_in_a_sandbox(chapter: str, browser: Browser):
+    """As JupyterLab and Colab show it: the bare output, no file of ours, in a frame of its own."""
+    (path,) = (path for path in CHAPTERS if path.stem == chapter)
+    (cell,) = (c for c in nbformat.read(path, as_version=4).cells if c.id == "explorer")
+    (markup,) = (o.data["text/html"] for o in cell.outputs if "text/html" in o.get("data", {}))
+    page, trouble = browser.new_page(), []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("request", lambda request: trouble.append(request.url))
+    page.set_content(f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(markup)}"></iframe>')
+    frame = page.frames[1]
+    told = frame.locator(".told")
+    told.wait_for()
+    said = [told.inner_text()]
+    frame.locator(".asks button").nth(4).click()
+    said.append(told.inner_text())
+    frame.locator(".asks button").nth(4).press("ArrowDown")
+    said.append(told.inner_text())
+    frame.locator("select").first.select_option("1")
+    said.append(told.inner_text())
+    assert len(set(said)) == 4
+    assert not [what for what in trouble if not what.startswith("about:srcdoc")]
+    page.close()

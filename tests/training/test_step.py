@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from glassformer import EncoderDecoder
 from glassformer.errors import CacheError, ConfigError, GlassformerError
-from glassformer.nn import Stack
+from glassformer.introspect import collect_router
+from glassformer.nn import Stack, load_balancing_loss
 from glassformer.training import (
     Batch,
     autocast,
@@ -327,3 +328,56 @@ def test_translators_train_on_pairs():
 
     wrapped = batch_loss(Wrapped(model), batch, label_smoothing=0.1)
     torch.testing.assert_close(wrapped.total, loss.total)
+
+
+def test_the_balance_of_every_mixture_is_added_for_each_token():
+    """And only of real tokens: a row with more padding behind it is as crowded as before."""
+    torch.manual_seed(0)
+    model = tiny_decoder(n_experts=5, experts_per_token=2)
+    batch = batch_of(1, length=11, target_mask=torch.arange(11)[None] < 7)
+    plain, balanced = batch_loss(model, batch), batch_loss(model, batch, balance=0.3)
+    with collect_router(model) as routings:
+        model(batch.inputs[:, :7])
+    crowding = sum(load_balancing_loss(r.probs, r.chosen) for r in routings.values())
+    assert len(routings) > 1
+    torch.testing.assert_close(balanced.total, plain.total + 0.3 * 7 * crowding)
+    torch.testing.assert_close(balanced.nll, plain.nll)
+
+
+def test_accumulation_weighs_balance_by_tokens():
+    torch.manual_seed(0)
+    model = tiny_decoder(n_experts=5)
+    batches = [batch_of(2, length=3), batch_of(1, length=7, seed=1)]
+    losses = [batch_loss(model, batch, balance=0.3) for batch in batches]
+    sum(loss.total for loss in losses).div(13).backward()
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    recorder = Recorder(model)
+    train_step(model, batches, recorder, balance=0.3, clip_norm=None)
+    torch.testing.assert_close(recorder.seen[0], expected)
+
+
+def test_a_trainer_keeps_the_experts_in_balance():
+    """All routers start at one expert; the balancing loss brings the others back."""
+
+    def busiest(balance):
+        model = tiny_decoder(n_experts=4, experts_per_token=1, n_layers=1)
+        block = model.decoder.blocks[0]
+        with torch.no_grad():
+            block.feed_forward_norm.bias.fill_(1.0)
+            block.feed_forward.router.weight[0] += 0.1
+        trainer = make_trainer(model=model, steps=30, warmup=0, balance=balance)
+        for _ in trainer.run():
+            pass
+        with collect_router(model) as routings:
+            model(token_ids(400).view(40, 10))
+        (routing,) = routings.values()
+        return routing.chosen.flatten().bincount(minlength=4).max() / routing.chosen.numel()
+
+    alone, balanced = busiest(0.0), busiest(0.1)
+    assert balanced < 0.5 < alone
+
+
+def test_a_balance_without_experts_is_refused():
+    with pytest.raises(GlassformerError, match="no MixtureOfExperts"):
+        batch_loss(tiny_decoder(), batch_of(2), balance=0.01)

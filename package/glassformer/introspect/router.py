@@ -20,10 +20,10 @@ def collect_router(model: nn.Module) -> Iterator[dict[str, Routing]]:
     """Gather what every router did while the ``with`` block runs, with its gradient.
 
     ``with collect_router(model) as routings: logits = model(tokens)`` fills
-    ``routings["decoder.blocks.0.feed_forward"]``. For training, add to the loss ``0.01 * sum(
-    load_balancing_loss(r.probs, r.chosen) for r in routings.values())``; to watch, look at
-    ``r.overflow`` and at how often each expert is in ``r.chosen``. Of several forward passes the
-    last one stays.
+    ``routings["decoder.blocks.0.feed_forward"]``. Look at ``r.overflow`` and at how often each
+    expert is in ``r.chosen``; a loop of your own adds ``0.01 * sum(load_balancing_loss(r.probs,
+    r.chosen) for r in routings.values())`` to its loss, as the setting ``balance`` of
+    :class:`glassformer.training.TrainSettings` does. Of several forward passes the last one stays.
 
     Args:
         model: the model, not compiled.

@@ -35,9 +35,11 @@ class Replica(nn.Module):
         self.module = module
         self._loss = loss
 
-    def forward(self, batch: Any, label_smoothing: float) -> tuple[Tensor, Tensor, int]:
+    def forward(
+        self, batch: Any, label_smoothing: float, balance: float
+    ) -> tuple[Tensor, Tensor, int]:
         """Sum of the smoothed losses, sum of the plain ones, and the number of tokens."""
-        loss = self._loss(self.module, batch, label_smoothing=label_smoothing)
+        loss = self._loss(self.module, batch, label_smoothing=label_smoothing, balance=balance)
         return loss.total, loss.nll, loss.n_tokens
 
 

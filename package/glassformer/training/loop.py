@@ -46,6 +46,8 @@ class TrainSettings:
         accumulate: micro-batches per optimiser step. The last step of an epoch takes what is left.
         weight_decay: of the matrices.
         label_smoothing: eps; reports always give the plain loss.
+        balance: weight of the balancing loss of every mixture of experts
+            (:func:`batch_loss`); reports leave it out too.
         clip_norm: longest gradient allowed; ``None`` for any.
         precision: of the matrix products.
         checkpoint_blocks: recompute activations in the backward pass, to save memory.
@@ -68,6 +70,7 @@ class TrainSettings:
     accumulate: int = 1
     weight_decay: float = 0.1
     label_smoothing: float = 0.0
+    balance: float = 0.0
     clip_norm: float | None = 1.0
     precision: Precision = "float32"
     checkpoint_blocks: bool = False
@@ -85,7 +88,7 @@ class TrainSettings:
                 f"average={self.average} and patience={self.patience} go by evaluations; give "
                 "eval_every, the steps between them"
             )
-        for name in ("lr", "weight_decay"):
+        for name in ("lr", "weight_decay", "balance"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}={getattr(self, name)} must be finite and not negative")
         if not 0.0 <= self.label_smoothing < 1.0:
@@ -209,6 +212,7 @@ class Trainer:
                 batches,
                 self.optimizer,
                 label_smoothing=self.settings.label_smoothing,
+                balance=self.settings.balance,
                 clip_norm=self.settings.clip_norm,
                 precision=self.settings.precision,
                 scaler=self.scaler,

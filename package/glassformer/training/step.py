@@ -4,6 +4,7 @@ Book: training
 """
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 
 from glassformer.errors import ConfigError, GlassformerError
 from glassformer.evaluation import device_of, evaluating
+from glassformer.introspect import collect_router
 from glassformer.models import Decoder, EncoderDecoder
+from glassformer.nn import load_balancing_loss
 from glassformer.training._ranks import is_replica, sum_over_ranks, whole, world_size
 from glassformer.training._wrappers import unwrap
 from glassformer.training.batches import Batch, TrainingData
@@ -56,6 +59,7 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     *,
     label_smoothing: float = 0.0,
+    balance: float = 0.0,
     clip_norm: float | None = 1.0,
     precision: Precision = "float32",
     scaler: torch.amp.GradScaler | None = None,
@@ -69,7 +73,7 @@ def train_step(
         model: in training mode; its parameters are updated.
         batches: micro-batches; they go through the model one after the other.
         optimizer: holds the parameters; its learning rate is already set.
-        label_smoothing: eps of :func:`token_loss`.
+        label_smoothing, balance: as in :func:`batch_loss`.
         clip_norm: longest gradient allowed; longer ones are shortened to it. ``None``: no limit.
         precision: what the matrix products are computed in. The weights stay float32.
         scaler: from :func:`make_scaler`; needed to carry the scale over the steps of float16.
@@ -92,7 +96,9 @@ def train_step(
     nll = torch.zeros((), device=device)
     for batch in batches:
         with autocast(precision, device):
-            loss = batch_loss(model, batch.to(device), label_smoothing=label_smoothing)
+            loss = batch_loss(
+                model, batch.to(device), label_smoothing=label_smoothing, balance=balance
+            )
         mean = loss.total / (n_tokens / world_size())  # engines average over the processes
         scaler.scale(mean).backward()
         nll += loss.nll
@@ -107,7 +113,9 @@ def train_step(
     return StepResult(nll_sum, n_tokens, grad_norm)
 
 
-def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> TokenLoss:
+def batch_loss(
+    model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0, balance: float = 0.0
+) -> TokenLoss:
     """The loss of a model on one batch.
 
     Our own decoders and translators compute the places that a counted target depends on, and no
@@ -118,11 +126,22 @@ def batch_loss(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) 
         model: a decoder, or, for a batch with a source, a translator.
         batch: on the device of the model.
         label_smoothing: eps of :func:`token_loss`.
+        balance: weight of :func:`glassformer.nn.load_balancing_loss`, added per token for every
+            mixture of experts; 0.01 in its source. A batch that cannot be packed counts its
+            padding there.
+
+    Raises:
+        GlassformerError: a ``balance`` for a model without experts.
 
     Book: training
     """
     if is_replica(model):
-        return TokenLoss(*model(batch, label_smoothing))
+        return TokenLoss(*model(batch, label_smoothing, balance))
+    if balance:
+        with collect_router(model) as routings:
+            loss = batch_loss(model, batch, label_smoothing=label_smoothing)
+        crowding = sum(load_balancing_loss(r.probs, r.chosen) for r in routings.values())
+        return dataclasses.replace(loss, total=loss.total + balance * loss.n_tokens * crowding)
     pairs = batch.source is not None
     if isinstance(model, EncoderDecoder if pairs else Decoder) and packable(model):
         return _packed_loss(model, batch, label_smoothing)

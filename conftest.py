@@ -1,7 +1,10 @@
-"""Settings for every test run: kernels that agree bit for bit, and figures that are compared."""
+"""Settings for every test run: kernels that agree bit for bit, figures that are compared, and no
+network."""
 
 import os
 import platform
+import runpy
+from pathlib import Path
 
 # The same values as glassformer.lab.record.kernel_environment (a test compares). They stand here
 # once more because they must be set before PyTorch loads, and the package must not be imported
@@ -16,6 +19,12 @@ KERNEL_ENVIRONMENT = {
 if platform.machine().lower() in {"x86_64", "amd64"}:
     KERNEL_ENVIRONMENT |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 os.environ.update(KERNEL_ENVIRONMENT)
+
+OFFLINE = Path(__file__).parent / "tests" / "support" / "offline"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH")))
+)
+runpy.run_path(str(OFFLINE / "sitecustomize.py"))
 
 
 def pytest_collectstart(collector):

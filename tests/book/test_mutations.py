@@ -69,6 +69,13 @@ def delete_figure(notebook):
     cell_of(notebook, "png").outputs = []
 
 
+def reach_for_the_network(notebook):
+    lines = ["import socket, contextlib", "with contextlib.suppress(OSError):"]
+    lines.append("    socket.create_connection(('example.org', 80), timeout=1).close()")
+    cell = cell_of(notebook, "digits")
+    cell.source = "\n".join([*lines, cell.source])
+
+
 MUTATIONS = [
     change_digit,
     change_result,
@@ -76,6 +83,7 @@ MUTATIONS = [
     change_png,
     delete_output,
     delete_figure,
+    reach_for_the_network,
 ]
 
 

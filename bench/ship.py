@@ -23,16 +23,8 @@ import torch
 from glassformer.data import generate_triples, load_phrasebook
 from glassformer.data.cmudict import FILE as CMUDICT
 from glassformer.data.tatoeba import EDITIONS
-from glassformer.evaluation import (
-    align,
-    alignment_score,
-    bleu,
-    bleu_tokenizer,
-    chrf,
-    word_attention,
-    word_indices,
-)
-from glassformer.introspect import capture_attention
+from glassformer.evaluation import align, alignment_score, bleu, bleu_tokenizer, chrf
+from glassformer.introspect import word_maps
 from glassformer.pretrained import COMPARISONS, pretrained_folder, recorded_runs
 from glassformer.training import (
     PairRecipe,
@@ -115,35 +107,20 @@ def alignment(translator: Translator) -> dict[str, Any]:
     triples = generate_triples(N_ALIGNED)
     found: dict[str, list[set[tuple[int, int]]]] = {}
     for triple in triples:
-        pieces, weights = _forced(translator, triple.german_text, triple.english_text)
-        for layer, heads in weights.items():
-            words = word_attention(heads, *pieces)
-            found.setdefault(layer, []).append(align(words))
+        pair = triple.german_text, triple.english_text
+        for layer, heads in word_maps(translator.model, translator.tokenizer, *pair).writes.items():
+            found.setdefault(layer, []).append(align(heads.mean(dim=0)))
     gold = [set(triple.german_english) for triple in triples]
     scores = {layer: alignment_score(links, gold) for layer, links in found.items()}
     return {
         "sentences": N_ALIGNED,
         "text": f"glassformer.data.generate_triples({N_ALIGNED})",
-        "method": "strongest source word of each target word, as the query that predicts it",
+        "method": "strongest source word of each target word, as the query that writes it",
         "layers": {
             layer: {"precision": round(score.precision, 4), "aer": round(score.aer, 4)}
             for layer, score in scores.items()
         },
     }
-
-
-def _forced(
-    translator: Translator, german: str, english: str
-) -> tuple[tuple[list[int | None], list[int | None]], dict[str, torch.Tensor]]:
-    """Words of the pieces, and the cross-attention while the model reads a given translation."""
-    tokenizer = translator.tokenizer
-    source = tokenizer.encode(german, eos=True)
-    target = tokenizer.encode(english, bos=True, eos=True)
-    with torch.no_grad(), capture_attention(translator.model) as maps:
-        translator.model(torch.tensor([source]), torch.tensor([target[:-1]]))
-    words = tuple(word_indices(tokenizer.pieces(ids)) for ids in (target[1:], source))
-    cross = {name: map[0].mean(0) for name, map in maps.items() if "cross" in name}
-    return words, cross  # row t is the query that predicts target[t + 1]
 
 
 def _data(recipe: PairRecipe) -> dict[str, Any]:

@@ -113,6 +113,12 @@ def test_pieces_of_a_word_are_added_where_attended_to_and_averaged_where_attendi
     assert align(word_attention(weights, [0, None, None], [0, 0, 1, None])) == {(0, 0)}
 
 
+def test_a_word_without_pieces_attends_to_nothing():
+    """As a dash between blanks, once its piece is left out."""
+    words = word_attention(torch.full((2, 3), 1 / 3), [0, 2], [0, None, 2])
+    assert_close(words, torch.tensor([[1, 0, 1], [0, 0, 0], [1, 0, 1]]) / 3)
+
+
 def test_word_attention_needs_an_index_for_each_position():
     with pytest.raises(DataError, match=r"shape \(3, 5\) for 2 target and 5 source pieces"):
         word_attention(torch.ones(3, 5), [0, 1], [0, 1, 2, 3, 4])

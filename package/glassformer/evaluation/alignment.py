@@ -142,7 +142,8 @@ def word_attention(
     Args:
         weights: attention of one sentence.
         target_words, source_words: the word of each piece, as :func:`word_indices` gives them;
-            pieces of no word are left out.
+            pieces of no word are left out. A word whose pieces were all left out attends to
+            nothing and gets nothing.
 
     Raises:
         DataError: not one word index for each position.
@@ -155,7 +156,7 @@ def word_attention(
             f"{len(source_words)} source pieces; give one word index for each position"
         )
     target, source = (_members(words, weights) for words in (target_words, source_words))
-    return (target / target.sum(dim=1, keepdim=True)) @ weights @ source.T
+    return (target / target.sum(dim=1, keepdim=True).clamp(min=1)) @ weights @ source.T
 
 
 def _members(

@@ -67,7 +67,7 @@ class Patient:
 
 
 def patients() -> dict[str, Patient]:
-    """The nine of the clinic, by letter. Eight are ill, each with something else.
+    """The nine of the clinic, by letter. Eight are ill, each with a different illness.
 
     Book: masking
     """

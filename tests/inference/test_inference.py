@@ -20,6 +20,7 @@ VARIANTS = {
     "t5": {"positions": "relative", "activation": "geglu", "head_size": 7, "n_kv_heads": 1},
     "qwen": {"qkv_bias": True, "bias": False, "n_heads": 6, "n_kv_heads": 2, "head_size": 4},
     "mistral": {"sliding_window": 3, "positions": "none"},
+    "near": {"sliding_window": 4, "positions": "relative"},
     "experts": {"n_experts": 3},
     "biased head": {"head_bias": True},
 }
@@ -174,6 +175,33 @@ def test_the_cache_outgrows_its_room(monkeypatch):
     assert_close(in_parts(prepared, tokens, cache, cuts=cuts), model(tokens), atol=1e-4, rtol=1e-5)
     assert cache.length == cache.position == 23
     assert cache.bytes == 2 * 2 * 2 * 30 * 32 * 4  # layers, k and v, rows, width, room, bytes
+
+
+@pytest.mark.parametrize("variant", ["near", "mistral", "rotary", "t5"])
+@pytest.mark.parametrize("options", [{}, {"static": True, "batch_size": 2}])
+@torch.no_grad()
+def test_the_cache_of_the_model_itself_serves_too(variant, options):
+    """A cache that forgets gave biases for the positions of what it had forgotten."""
+    model, tokens = model_of(variant), ids(2, 12)
+    cache = model.new_cache(**options)
+    got = in_parts(prepare(model), tokens, cache, cuts=range(13))
+    assert_close(got, model(tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_read", [3, 4])  # with room for one more, and full
+@torch.no_grad()
+def test_the_cache_refuses_what_it_was_not_made_for(n_read, monkeypatch):
+    """A full cache copied its one row to all rows of another batch."""
+    monkeypatch.setattr("glassformer.inference._cache.MIN_ROOM", 4)
+    prepared = prepare(model_of())
+    cache = prepared.new_cache()
+    prepared(ids(1, n_read), cache=cache)
+    with pytest.raises(CacheError, match="holds 1 rows and was given 3"):
+        prepared(ids(3, 1), cache=cache)
+    for changes in ({"n_kv_heads": 1}, {"head_size": 4}):
+        with pytest.raises(CacheError, match="make one with this model's new_cache"):
+            prepare(model_of(**changes))(ids(1, 1), cache=cache)
+    assert cache.length == n_read
 
 
 @torch.no_grad()

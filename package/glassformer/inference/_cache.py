@@ -6,8 +6,8 @@ Book: kv_cache
 from jaxtyping import Int
 from torch import Tensor
 
-from glassformer.errors import CacheError
 from glassformer.kv_cache import KVCache
+from glassformer.kv_cache._checks import bytes_of, check_fits
 
 __all__ = ["RoomyCache"]
 
@@ -22,13 +22,10 @@ class _RoomyLayer:
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         kept = self.owner.length
         stop = kept + k.shape[2]
+        if self.kv is not None and kept:
+            check_fits(k, self.kv[0])
         if self.kv is None or not kept or stop > self.kv.shape[3]:
             self.kv = self._with_room(k, kept, stop)
-        elif len(k) != self.kv.shape[1]:
-            raise CacheError(
-                f"this cache holds {self.kv.shape[1]} rows and was given {len(k)}; "
-                "make one cache per batch, or reorder it to the new rows"
-            )
         keys, values = self.kv.unbind()
         keys[:, :, kept:stop], values[:, :, kept:stop] = k, v
         return keys[:, :, :stop], values[:, :, :stop]
@@ -64,7 +61,7 @@ class RoomyCache(KVCache):
 
     @property
     def bytes(self) -> int:
-        return sum(x.kv.numel() * x.kv.element_size() for x in self.layers if x.kv is not None)
+        return sum(bytes_of(layer.kv) for layer in self.layers if layer.kv is not None)
 
     def k_len(self, n_new: int) -> int:
         return self._length + n_new

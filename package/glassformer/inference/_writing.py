@@ -87,8 +87,10 @@ class Writing:
     def _bias(self, q_len: int, cache: KVCache | None) -> Tensor | None:
         if self._relative is None:
             return None
-        start, k_len = (0, q_len) if cache is None else (cache.position, cache.k_len(q_len))
-        return self._relative(q_len, k_len, offset=start)
+        if cache is None:
+            return self._relative(q_len, q_len)
+        offset = cache.position - cache.first_key
+        return self._relative(q_len, cache.k_len(q_len), offset=offset)
 
     def _turned(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
         if self._turns is None:

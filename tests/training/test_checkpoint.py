@@ -16,7 +16,16 @@ import torch
 from glassformer import Decoder, EncoderDecoder
 from glassformer.data import Tokenizer, train_tokenizer
 from glassformer.errors import CheckpointError
-from glassformer.quantization import add_lora, merge_lora, quantize
+from glassformer.quantization import (
+    add_lora,
+    load_lora,
+    load_quantized,
+    lora_state_dict,
+    merge_lora,
+    quantize,
+    save_lora,
+    save_quantized,
+)
 from glassformer.training import (
     load_checkpoint,
     load_model,
@@ -177,15 +186,34 @@ def really_compiled(model):
     return torch.compile(model, backend="eager")
 
 
-@pytest.mark.parametrize(
+WRAPPED = pytest.mark.parametrize(
     "wrap", [Wrapper, Compiled, lambda m: Wrapper(Compiled(m)), really_compiled]
 )
+
+
+@WRAPPED
 def test_T12_wrappers_leave_no_trace(tmp_path, wrap):
     model = tiny_decoder()
     save_model(tmp_path / "m", wrap(model))
     names = set(safetensors.torch.load_file(tmp_path / "m" / "model.safetensors"))
     assert names == set(model.state_dict())
     assert same_logits(load_model(tmp_path / "m"), model)
+
+
+@WRAPPED
+def test_T12_wrappers_leave_no_trace_in_codes(tmp_path, wrap):
+    model = quantize(tiny_decoder())
+    save_quantized(tmp_path / "q", wrap(model))
+    assert same_logits(load_quantized(tmp_path / "q"), model)
+
+
+@WRAPPED
+def test_T12_wrappers_leave_no_trace_in_adapters(tmp_path, wrap):
+    model = add_lora(tiny_decoder())
+    for tensor in lora_state_dict(model).values():
+        torch.nn.init.normal_(tensor)
+    save_lora(tmp_path / "a", wrap(model))
+    assert same_logits(load_lora(tmp_path / "a", tiny_decoder()), model)
 
 
 def test_T12_a_wrapped_model_trains_and_is_saved_plain(tmp_path):

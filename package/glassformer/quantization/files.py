@@ -18,6 +18,7 @@ from glassformer.quantization.linear import QuantizedLinear
 from glassformer.quantization.lora import LoRALinear, adapters, add_lora, lora_state_dict
 from glassformer.training import load_weights
 from glassformer.training._folder import existing_folder, replace_folder
+from glassformer.training._wrappers import unwrap
 
 __all__ = ["load_lora", "load_quantized", "save_lora", "save_quantized"]
 
@@ -34,7 +35,7 @@ def save_quantized(folder: str | Path, model: nn.Module) -> None:
 
     Args:
         folder: made if it is missing.
-        model: from ``quantize(…, backend="own")``. torchao keeps its tensors in forms of its own:
+        model: from ``quantize(…, backend="own")``, also wrapped. torchao keeps its tensors in forms of its own:
             save the model from before and quantise it again after loading.
 
     Raises:
@@ -43,6 +44,7 @@ def save_quantized(folder: str | Path, model: nn.Module) -> None:
 
     Book: adaptation
     """
+    model = unwrap(model)
     config = getattr(model, "config", None)
     layers = {
         name: {"scheme": module.scheme, "group_size": module.group_size}
@@ -105,6 +107,7 @@ def save_lora(folder: str | Path, model: nn.Module) -> None:
 
     Book: adaptation
     """
+    model = unwrap(model)
     layers = adapters(model)
     first = next(iter(layers.values()))
     settings = {

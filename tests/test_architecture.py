@@ -21,6 +21,7 @@ PACKAGE = "glassformer"
 # name within the package -> floor; the longest matching prefix decides
 FLOORS = {
     "errors": 0,
+    "_files": 0,
     "config": 0,
     "devices": 0,
     "functional": 1,

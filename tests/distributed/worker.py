@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import torch
-from glassformer.training import _folder, load_checkpoint, load_model, save_checkpoint
+from glassformer import _files
+from glassformer.training import load_checkpoint, load_model, save_checkpoint
 from glassformer.training.distributed import gather, process_group, rank, share, whole_model
 from support.together import digest, figures, trainer, weights
 
@@ -44,13 +45,13 @@ def unequal_use(strategy):
 def die_while_saving(folder):
     run = trainer(steps=1)
     list(run.run())
-    write = _folder._write_synced
+    write = _files._write_synced
 
     def write_one_and_die(path, data):
         write(path, data)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    _folder._write_synced = write_one_and_die
+    _files._write_synced = write_one_and_die
     save_checkpoint(folder, run)
 
 

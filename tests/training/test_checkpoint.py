@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from glassformer import Decoder, EncoderDecoder
+from glassformer._files import existing_folder, replace_folder
 from glassformer.data import Tokenizer, train_tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.quantization import (
@@ -35,7 +36,6 @@ from glassformer.training import (
     save_checkpoint,
     save_model,
 )
-from glassformer.training._folder import existing_folder, replace_folder
 from support.core import translator_config
 from support.runs import NoisyData, digest, make_trainer, tiny_decoder, token_ids, weights_of
 from torch import nn

@@ -15,6 +15,7 @@ import torch
 import typer
 from rich.console import Console
 
+from glassformer._files import existing_folder
 from glassformer.cli.corpora import read_corpus, recipe_of
 from glassformer.cli.terminal import interruptible, progress_bar
 from glassformer.costs import parameter_count
@@ -34,7 +35,6 @@ from glassformer.training import (
     save_checkpoint,
     tensorboard_writer,
 )
-from glassformer.training._folder import existing_folder
 from glassformer.training.distributed import rank
 from glassformer.training.step import make_scaler
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from glassformer.data._files import write_whole
+from glassformer._files import write_whole
 from glassformer.errors import TokenizerError
 
 __all__ = ["Tokenizer", "extend_tokenizer", "train_tokenizer"]

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from glassformer.data._files import write_whole
+from glassformer._files import write_whole
 from glassformer.errors import TokenizerError
 
 __all__ = ["SymbolVocabulary"]

@@ -3,14 +3,12 @@
 Book: evolution
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
+from glassformer import _files as files
 from glassformer.errors import CheckpointError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -24,17 +22,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Book: evolution
     """
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); give a folder with {path.name}"
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: no JSON ({error}); copy the file again") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: holds {type(data).__name__} instead of an object")
-    return data
+    data = files.read_file(path, remedy=f"give a folder with {path.name}")
+    return files.read_json(path, data, remedy="copy the file again")
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -77,7 +66,4 @@ def _read_shard(path: Path) -> dict[str, Tensor]:
             else "give a folder with the weights as safetensors"
         )
         raise CheckpointError(f"{path}: is missing; {hint}")
-    try:
-        return safetensors.torch.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path}: no safetensors ({error}); copy the file again") from error
+    return files.read_tensors(path, remedy="copy the file again")

@@ -6,15 +6,14 @@ unpickled, nothing is downloaded, and their library is not needed.
 Book: evolution
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import safetensors.torch
 import torch
 from torch import nn
 
+from glassformer._files import replace_folder, to_json, to_safetensors
 from glassformer.config import TransformerConfig
 from glassformer.errors import CheckpointError, ConfigError
 from glassformer.interop._bert import BERT, ROBERTA
@@ -28,7 +27,6 @@ from glassformer.interop._t5 import T5
 from glassformer.interop._tables import Table, to_theirs
 from glassformer.interop._weights import known_names, model_with, skeleton
 from glassformer.models import Decoder, Encoder, EncoderDecoder
-from glassformer.training._folder import replace_folder
 from glassformer.training._wrappers import unwrap
 
 __all__ = [
@@ -184,13 +182,10 @@ def save_hugging_face(
             "merge or undo what changed them, then save again"
         )
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
-    tensors = {
-        name: tensor.detach().cpu()
-        for name, tensor in to_theirs(weights, _family(family).table(plain.config)).items()
-    }
+    tensors = to_theirs(weights, _family(family).table(plain.config))
     files = {
-        CONFIG: (json.dumps({**data, "dtype": dtype, **(extra or {})}, indent=2) + "\n").encode(),
-        WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"}),
+        CONFIG: to_json({**data, "dtype": dtype, **(extra or {})}),
+        WEIGHTS: to_safetensors(tensors, {"format": "pt"}),
     }
     replace_folder(folder, files, known=tuple(files))
 

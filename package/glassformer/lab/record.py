@@ -11,7 +11,6 @@ import argparse
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 from nbformat import NotebookNode
 from rich.console import Console
 
+from glassformer._files import write_whole
 from glassformer.errors import GlassformerError
 from glassformer.lab import notebook as form
 
@@ -161,18 +161,7 @@ def _changes(stored: NotebookNode, fresh: NotebookNode) -> Iterable[str]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file as a whole: a reader sees the old text or the new one, never half of it."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".part")
-    partial = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.chmod(path.stat().st_mode if path.exists() else 0o644)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    write_whole(path, text.encode("utf-8"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,13 +11,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from glassformer._files import (
+    existing_folder,
+    read_file,
+    read_tensors,
+    replace_folder,
+    to_json,
+    to_safetensors,
+)
 from glassformer.config import TransformerConfig, config_from_dict
 from glassformer.errors import CheckpointError, ConfigError, ShapeError
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
 from glassformer.quantization.linear import QuantizedLinear
 from glassformer.quantization.lora import LoRALinear, adapters, add_lora, lora_state_dict
 from glassformer.training import load_weights
-from glassformer.training._folder import existing_folder, replace_folder
 from glassformer.training._wrappers import unwrap
 
 __all__ = ["load_lora", "load_quantized", "save_lora", "save_quantized"]
@@ -35,8 +42,8 @@ def save_quantized(folder: str | Path, model: nn.Module) -> None:
 
     Args:
         folder: made if it is missing.
-        model: from ``quantize(…, backend="own")``, also wrapped. torchao keeps its tensors in forms of its own:
-            save the model from before and quantise it again after loading.
+        model: from ``quantize(…, backend="own")``, also wrapped. torchao keeps its tensors in forms
+            of its own: save the model from before and quantise it again after loading.
 
     Raises:
         CheckpointError: a model that is not quantised, has no config or has adapters, or a folder
@@ -63,9 +70,9 @@ def save_quantized(folder: str | Path, model: nn.Module) -> None:
             "model from before add_lora"
         )
     files = {
-        MODEL: _to_safetensors(model.state_dict()),
-        CONFIG: _to_json(config.to_dict()),
-        LAYERS: _to_json(layers),
+        MODEL: to_safetensors(model.state_dict()),
+        CONFIG: to_json(config.to_dict()),
+        LAYERS: to_json(layers),
     }
     replace_folder(folder, files, known=files)
 
@@ -81,7 +88,7 @@ def load_quantized(
     Book: adaptation
     """
     config_data, layers = _read_json(folder, CONFIG), _read_json(folder, LAYERS)
-    tensors = _read_safetensors(folder, MODEL)
+    tensors = _read_tensors(folder, MODEL)
     with torch.random.fork_rng(devices=[]):
         try:
             model = build_model(config_from_dict(config_data))
@@ -117,8 +124,8 @@ def save_lora(folder: str | Path, model: nn.Module) -> None:
         "targets": list(layers),
     }
     files = {
-        ADAPTERS: _to_safetensors(lora_state_dict(model)),
-        SETTINGS: _to_json(settings),
+        ADAPTERS: to_safetensors(lora_state_dict(model)),
+        SETTINGS: to_json(settings),
     }
     replace_folder(folder, files, known=files)
 
@@ -135,7 +142,7 @@ def load_lora(folder: str | Path, model: M) -> M:
 
     Book: adaptation
     """
-    settings, tensors = _read_json(folder, SETTINGS), _read_safetensors(folder, ADAPTERS)
+    settings, tensors = _read_json(folder, SETTINGS), _read_tensors(folder, ADAPTERS)
     with torch.random.fork_rng(devices=[]):
         try:
             adapted = add_lora(model, **settings)
@@ -159,31 +166,9 @@ def load_lora(folder: str | Path, model: M) -> M:
     return adapted
 
 
-def _to_json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, indent=2) + "\n").encode()
-
-
-def _to_safetensors(tensors: dict[str, Tensor]) -> bytes:
-    import safetensors.torch
-
-    return safetensors.torch.save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    )
-
-
-def _read(folder: str | Path, name: str) -> bytes:
-    path = existing_folder(folder) / name
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); copy the whole folder again"
-        ) from error
-
-
 def _read_json(folder: str | Path, name: str) -> dict[str, Any]:
     try:
-        data = json.loads(_read(folder, name))
+        data = json.loads(read_file(existing_folder(folder) / name))
         if not isinstance(data, dict):
             raise TypeError("it is no object with names")
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
@@ -193,12 +178,6 @@ def _read_json(folder: str | Path, name: str) -> dict[str, Any]:
     return data
 
 
-def _read_safetensors(folder: str | Path, name: str) -> dict[str, Tensor]:
-    import safetensors.torch
-
-    try:
-        return safetensors.torch.load(_read(folder, name))
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(
-            f"{Path(folder) / name}: no safetensors ({error}); copy the whole folder again"
-        ) from error
+def _read_tensors(folder: str | Path, name: str) -> dict[str, Tensor]:
+    path = existing_folder(folder) / name
+    return read_tensors(path, read_file(path))

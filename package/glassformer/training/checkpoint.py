@@ -15,17 +15,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from glassformer._files import (
+    existing_folder,
+    read_file,
+    read_json,
+    read_tensors,
+    replace_folder,
+    to_json,
+    to_safetensors,
+)
 from glassformer.config import TransformerConfig, config_from_dict
 from glassformer.data import Tokenizer
 from glassformer.errors import CheckpointError, ConfigError, TokenizerError
 from glassformer.models import Decoder, Encoder, EncoderDecoder, build_model
 from glassformer.training._compact import compact, expand
-from glassformer.training._folder import existing_folder, replace_folder
 from glassformer.training._ranks import rank, wait_for_all, whole
 from glassformer.training._wrappers import plain_name, unwrap
 from glassformer.training.averaging import mean_weights
@@ -150,10 +156,7 @@ def load_model(
     Book: training
     """
     config = _read_config(folder)
-    try:
-        tensors = safetensors.torch.load(_read(folder, MODEL))
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{Path(folder) / MODEL}: no safetensors ({error})") from error
+    tensors = read_tensors(Path(folder) / MODEL, _read(folder, MODEL))
     if read_record(folder).get("small"):
         tensors = expand(tensors)
     with torch.random.fork_rng(devices=[]):
@@ -310,10 +313,9 @@ def _write(
     files: dict[str, bytes],
     record: dict[str, Any],
 ) -> None:
-    tensors = {plain_name(name): t.detach().cpu().contiguous() for name, t in weights.items()}
     files = {
-        MODEL: safetensors.torch.save(tensors),
-        CONFIG: _to_json(config.to_dict()),
+        MODEL: to_safetensors({plain_name(name): tensor for name, tensor in weights.items()}),
+        CONFIG: to_json(config.to_dict()),
         **({} if tokenizer is None else {TOKENIZER: tokenizer.to_bytes()}),
         **files,
     }
@@ -323,7 +325,7 @@ def _write(
         **record,
         "files": {name: _hash(data) for name, data in files.items()},
     }
-    replace_folder(folder, {**files, RECORD: _to_json(record)}, known=FILES)
+    replace_folder(folder, {**files, RECORD: to_json(record)}, known=FILES)
 
 
 def _read(folder: str | Path, name: str) -> bytes:
@@ -334,12 +336,7 @@ def _read(folder: str | Path, name: str) -> bytes:
         raise CheckpointError(
             f"{path}: was not saved in this checkpoint; it has {', '.join(files)}"
         )
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); copy the whole folder again"
-        ) from error
+    data = read_file(path)
     if _hash(data) != files[name]:
         raise CheckpointError(
             f"{path}: {len(data)} bytes that are not the ones saved; the file is cut short or "
@@ -350,20 +347,11 @@ def _read(folder: str | Path, name: str) -> bytes:
 
 def _read_config(folder: str | Path) -> TransformerConfig:
     path = Path(folder) / CONFIG
-    try:
-        data = json.loads(_read(folder, CONFIG))
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path}: no JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: holds {type(data).__name__} instead of a config")
+    data = read_json(path, _read(folder, CONFIG))
     try:
         return config_from_dict(data)
     except ConfigError as error:
         raise CheckpointError(f"{path}: no config of a model ({error})") from error
-
-
-def _to_json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, indent=2) + "\n").encode()
 
 
 def _hash(data: bytes) -> str:

@@ -1,16 +1,52 @@
-"""Replace a folder of files as one, whatever happens in between.
+"""Files that are written whole or not at all, and read with an error that names them.
 
 Book: training
 """
 
+import json
 import os
+import secrets
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from glassformer.errors import CheckpointError
 
-__all__ = ["existing_folder", "replace_folder"]
+__all__ = [
+    "existing_folder",
+    "read_file",
+    "read_json",
+    "read_tensors",
+    "replace_folder",
+    "to_json",
+    "to_safetensors",
+    "write_whole",
+]
+
+COPY_AGAIN = "copy the whole folder again"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file in one step: before it the old content is there, after it the new.
+
+    The new content waits beside it under a name of its own, so that two writers never meet; on any
+    error, such as a full disk, it is removed and the old content stays.
+
+    Book: training
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        _write_synced(partial, data)
+        if path.exists():
+            partial.chmod(path.stat().st_mode)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
 
 
 def replace_folder(
@@ -69,6 +105,72 @@ def existing_folder(folder: str | Path) -> Path:
         if path.is_dir():
             return path
     raise CheckpointError(f"{folder}: no such folder; give the folder of a checkpoint")
+
+
+def to_json(data: Mapping[str, Any]) -> bytes:
+    """The bytes of a JSON file for people. Book: training"""
+    return (json.dumps(data, indent=2) + "\n").encode()
+
+
+def to_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file. Book: training"""
+    import safetensors.torch
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(plain, metadata)
+
+
+def read_file(path: Path, *, remedy: str = COPY_AGAIN) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        CheckpointError: it cannot be read.
+
+    Book: training
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+
+
+def read_json(path: Path, data: bytes, *, remedy: str = COPY_AGAIN) -> dict[str, Any]:
+    """The object in the bytes of a JSON file.
+
+    Raises:
+        CheckpointError: they hold something else.
+
+    Book: training
+    """
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: no JSON ({error}); {remedy}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(
+            f"{path}: holds {type(found).__name__} instead of an object; {remedy}"
+        )
+    return found
+
+
+def read_tensors(
+    path: Path, data: bytes | None = None, *, remedy: str = COPY_AGAIN
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, or of its bytes where they have been read.
+
+    Raises:
+        CheckpointError: it is no such file.
+
+    Book: training
+    """
+    import safetensors.torch
+
+    try:
+        if data is None:
+            return safetensors.torch.load_file(path)
+        return safetensors.torch.load(data)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path}: no safetensors ({error}); {remedy}") from error
 
 
 def _beside(folder: Path, what: str) -> Path:

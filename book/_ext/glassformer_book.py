@@ -1,7 +1,8 @@
 """Local Sphinx extension: what the site needs beyond jupyter-book.
 
-* fills the markers ``<!-- chapters -->``, ``<!-- verdicts -->``, ``<!-- ledger -->``,
-  ``<!-- api: module -->`` and ``<!-- cli -->`` in pages, so that none of them is kept by hand;
+* fills the markers ``<!-- chapters -->``, ``<!-- verdicts -->``, ``<!-- refuted -->``,
+  ``<!-- ledger -->``, ``<!-- api: module -->`` and ``<!-- cli -->`` in pages, so that none of them
+  is kept by hand;
 * warns of a notebook that was stored while a cell failed, and a warning fails the build;
 * turns ``Book: attention`` in a docstring into a link to the chapter;
 * serves MathJax from the installed package ``sphinx-mathjax-offline``, and only where a page has
@@ -70,6 +71,13 @@ def verdicts_markdown(claims: list[Any]) -> str:
     return f'<ul class="verdict-counts">{"".join(cells)}</ul>\n'
 
 
+def refuted_markdown(claims: list[Any]) -> str:
+    """The claims that do not hold, each a link to its cell: what a visitor asks for first."""
+    verdict = "does not hold"
+    links = [f'<a href="{row.link}">{row.id}</a>' for row in claims if row.verdict == verdict]
+    return f'<p class="refuted">{verdict_badge(verdict)} {" · ".join(links)}</p>\n'
+
+
 def chapters_markdown(found: set[str], claims: list[Any]) -> str:
     """The table of chapters: a link where there is one, the plain title where it is to come."""
     lines = ["| | chapter | the question it answers | claims |", "|---|---|---|---|"]
@@ -120,10 +128,13 @@ def _table(last: str, listed: list[Any], last_cell: Callable[[Any], str]) -> lis
 
 
 def finding_cell(row: Any) -> str:
-    """The finding, and below it the figures that decided, 64 before 1,024."""
+    """The finding, the figures that decided, 64 before 1,024, and, folded, the criterion."""
     figures = [f"{name}: {_written(row.measured[name])}" for name in sorted(row.measured, key=_by)]
     below = f"<small>{escape_cell('; '.join(figures))}</small>" if figures else ""
-    return escape_cell(row.finding) + below
+    asked = escape_cell(row.criterion)
+    return (
+        f"{escape_cell(row.finding)}{below}<details><summary>criterion</summary>{asked}</details>"
+    )
 
 
 def _written(value: bool | int | float | str) -> str:
@@ -205,6 +216,8 @@ def fill_markers(app: Any, docname: str, source: list[str]) -> None:
         text = text.replace("<!-- chapters -->", chapters_markdown(found, rows()))
     if "<!-- verdicts -->" in text:
         text = text.replace("<!-- verdicts -->", verdicts_markdown(rows()))
+    if "<!-- refuted -->" in text:
+        text = text.replace("<!-- refuted -->", refuted_markdown(rows()))
     if "<!-- ledger -->" in text:
         text = text.replace("<!-- ledger -->", ledger_markdown(found, rows()))
     if "<!-- cli -->" in text:

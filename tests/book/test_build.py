@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 import yaml
+from glassformer.lab.ledger import rows
 from glassformer.lab.record import CELL_TIMEOUT, record
 from glassformer.lab.source import doors
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
@@ -164,6 +165,16 @@ def test_the_ledger_shows_every_claim_and_links_every_trial(site: Site):
                     n_figures += bool(trial.get("measured"))
     assert tried == stored
     assert len(ledger.select(".ledger small")) == n_figures  # the figures beside the verdict
+    folded = [tag.get_text() for tag in ledger.select(".ledger details")]
+    assert len(folded) == len(stored)
+    assert all(text.startswith("criterion") and len(text) > 30 for text in folded)
+
+
+def test_what_does_not_hold_is_listed_first_on_the_ledger(site: Site):
+    refuted = {row.link for row in rows(BOOK) if row.verdict == "does not hold"}
+    links = site.page("book/ledger").select(".refuted a")
+    assert {tag["href"] for tag in links} == refuted
+    assert refuted
 
 
 def test_the_glossary_is_bilingual(site: Site):

@@ -1,4 +1,4 @@
-"""Every claim is tried once, by its own chapter, under the criterion fixed beforehand."""
+"""Every claim is tried once, by its own chapter, under its criterion."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Verdict cards: a claim of the source articles, the criterion fixed beforehand, the outcome.
+"""Verdict cards: a claim of the source articles, the criterion that decides, the outcome.
 
 The claims, with what they print and the criterion that decides, stand in ``claims.yaml`` beside
 this file. A chapter can therefore state a verdict and a finding, but not move the goalposts.
@@ -116,7 +116,7 @@ class Trial:
         yield "Claim", self.claim.claim
         if self.claim.printed:
             yield "Printed", self.claim.printed
-        yield "Criterion, fixed beforehand", self.claim.criterion
+        yield "Criterion", self.claim.criterion
         if self.measured:
             yield "Measured", ", ".join(f"{k} = {v}" for k, v in self.measured.items())
         yield "Finding", self.finding

@@ -18,6 +18,7 @@ from glassformer.training import (
 )
 from support.runs import digest, make_trainer, tiny_decoder, weights_of
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def test_the_mean_by_hand():
@@ -35,6 +36,12 @@ def test_half_precision_is_added_in_float32():
     mean = mean_weights(weights)["w"]
     assert mean.dtype == torch.bfloat16
     assert float(mean) == pytest.approx((256 + 254) / 128, rel=1e-2)
+
+
+def test_weights_from_a_checkpoint_lie_on_the_cpu_and_later_ones_on_the_gpu():
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        early, late = ({"w": torch.empty(3, device=device)} for device in ("cpu", "cuda"))
+        assert mean_weights([early, late])["w"].shape == (3,)
 
 
 def test_weights_of_different_models_have_no_mean():

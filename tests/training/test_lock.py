@@ -1,5 +1,6 @@
 """Two runs never save into one folder."""
 
+import errno
 import subprocess
 import sys
 
@@ -68,3 +69,15 @@ def test_where_files_cannot_be_locked_nothing_is_checked(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with sole_run(tmp_path / "run"), sole_run(tmp_path / "run"):
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_filesystem_without_locks_is_no_other_run(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def unable(file, flags):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unable)
+    with sole_run(tmp_path / "run"), sole_run(tmp_path / "run"):
+        pass
+    assert list(tmp_path.iterdir()) == []

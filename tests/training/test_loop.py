@@ -10,7 +10,7 @@ import torch
 from glassformer.errors import CheckpointError, ConfigError, GlassformerError
 from glassformer.evaluation import evaluate_nll
 from glassformer.generation import generate
-from glassformer.training import Batch, BestModel, StepReport, TrainSettings, train_step
+from glassformer.training import Batch, BestModel, StepReport, TrainSettings, loop, train_step
 from support.runs import NoisyData, digest, make_trainer, tiny_decoder, token_ids, weights_of
 
 
@@ -158,6 +158,47 @@ def test_a_state_of_another_run_is_refused_and_nothing_changes(changes, match):
     with pytest.raises(CheckpointError, match=match):
         other.load_state_dict(state)
     assert digest(other.model) == before
+
+
+def test_a_state_from_before_a_field_was_there_has_its_default():
+    first, second = make_trainer(patience=None), make_trainer(model=tiny_decoder(9, dropout=0.1))
+    list(first.run(until=3))
+    state = first.state_dict()
+    for saved, name in ((state["settings"], "patience"), (state["config"], "layer_drop")):
+        del saved[name]
+    second.load_state_dict(state)
+    assert (second.step, digest(second.model)) == (3, digest(first.model))
+    state["settings"]["speed"] = 7
+    with pytest.raises(CheckpointError, match="other settings: speed=7 there, None here"):
+        second.load_state_dict(state)
+
+
+class Generators:
+    """The state of each GPU of a machine, or of its only one, as torch's modules give it."""
+
+    def __init__(self, *states):
+        self.states = [torch.tensor([state]) for state in states]
+
+    def get_rng_state(self, device=None):
+        return self.states[0 if device is None else device.index]
+
+    def set_rng_state(self, state, device=None):
+        self.states[0 if device is None else device.index] = state
+
+
+@pytest.mark.parametrize(
+    ("device", "generators", "kept", "after"),
+    [("cuda:1", Generators(2, 3, 5), 3, [2, 7, 5]), ("mps", Generators(2), 2, [7])],
+)
+def test_the_random_numbers_are_those_of_the_gpu_that_trains(
+    device, generators, kept, after, monkeypatch
+):
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: generators)
+    device = torch.device(device)
+    state = loop._random_state(device)
+    assert state[device.type] == kept
+    loop._set_random_state({**state, device.type: torch.tensor([7])}, device)
+    assert torch.cat(generators.states).tolist() == after
 
 
 def test_what_is_not_finite_names_the_step_and_keeps_the_weights():

@@ -89,13 +89,21 @@ def test_a_recipe_comes_back_from_json(recipe):
     data = json.loads(json.dumps(recipe.to_dict()))
     assert recipe_from_dict(data) == recipe
     assert isinstance(recipe, RunRecipe)
-    with pytest.raises(ConfigError, match="lacks"):
+    with pytest.raises(ConfigError, match="Recipe has no seeed"):
         recipe_from_dict({**data, "seeed": 3})
     with pytest.raises(ConfigError, match="wrong type"):
         recipe_from_dict({**data, "steps": "many"})
     filled = recipe.filled()
     assert filled.settings() == recipe.settings()
     assert filled.save_every == filled.eval_every == recipe.steps // 10
+
+
+def test_a_recipe_from_before_a_field_was_there_has_its_default():
+    data = Recipe(text="a.txt", steps=17).to_dict()
+    del data["average"], data["patience"]
+    assert recipe_from_dict(data) == Recipe(text="a.txt", steps=17)
+    with pytest.raises(ConfigError, match="it is empty"):
+        recipe_from_dict({})
 
 
 def test_both_recipes_share_the_knobs_and_differ_where_they_must():

@@ -220,6 +220,29 @@ def test_a_scaler_may_meet_gradients_that_overflow_until_its_scale_is_gone(no_sh
         train_step(model, [batch_of(3)], make_optimizer(model, lr=0.1), scaler=Skipping(factor=1.0))
 
 
+@pytest.mark.parametrize("poison", ["loss", "gradient"])
+def test_a_scaler_goes_on_after_a_refused_step(poison):
+    model, batch = tiny_decoder(), batch_of(3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    weight = model.decoder.norm.weight
+    if poison == "loss":
+        good = weight.detach().clone()
+        weight.data[0] = math.nan
+    else:
+        handle = weight.register_hook(lambda grad: grad * math.inf)
+    optimizer = make_optimizer(model, lr=0.1)
+    with pytest.raises(GlassformerError, match=f"the {poison}"):
+        train_step(model, [batch], optimizer, scaler=scaler)
+    if poison == "loss":
+        weight.data.copy_(good)
+    else:
+        handle.remove()
+    before = weights_of(model)
+    result = train_step(model, [batch], optimizer, scaler=scaler)
+    assert math.isfinite(result.grad_norm)
+    assert any(not torch.equal(before[name], value) for name, value in weights_of(model).items())
+
+
 def test_bfloat16_is_close_and_keeps_float32_weights():
     batch = batch_of(5, length=13)
     gradients = {}

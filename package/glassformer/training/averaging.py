@@ -93,5 +93,5 @@ class WeightAverage:
 def _mean(values: list[Tensor]) -> Tensor:
     total = torch.zeros_like(values[0], dtype=torch.float32)
     for value in values:
-        total += value
+        total += value.to(total.device)  # a checkpoint is read onto the CPU
     return (total / len(values)).to(values[0].dtype)

@@ -20,7 +20,8 @@ def sole_run(folder: str | Path) -> Iterator[None]:
 
     Two runs that save into one folder would replace each other's checkpoints. The lock is the
     operating system's: it ends with the process, however that ends. Where files cannot be locked
-    (Windows), nothing is checked. Of several processes that train together the first one holds it.
+    (Windows, some network drives), nothing is checked. Of several processes that train together
+    the first one holds it.
 
     Args:
         folder: of the checkpoints. The lock is a file beside it, gone at the end of the block.
@@ -51,8 +52,10 @@ def sole_run(folder: str | Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             ours = os.path.samestat(path.stat(), os.fstat(file.fileno()))
-        except OSError:
+        except (BlockingIOError, FileNotFoundError):
             ours = False
+        except OSError:  # a filesystem without locks
+            ours = True
         if not ours:  # somebody holds it, or has just taken the file away
             raise CheckpointError(
                 f"{folder}: another run saves into it; wait for its end, or give another folder"

@@ -295,10 +295,11 @@ class Trainer:
 
         Raises:
             CheckpointError: the state is of another model, other settings or other data. Nothing
-                is changed then.
+                is changed then. What a run of an earlier version lacks has its default.
         """
+        owners = {"config": self._config, "settings": self.settings}
         for name, ours in self._identity().items():
-            theirs = state.get(name)
+            theirs = _filled(state.get(name), owners.get(name))
             if theirs != ours:
                 raise CheckpointError(
                     f"this state is of a run with other {name}: {_difference(theirs, ours)}; "
@@ -314,13 +315,24 @@ class Trainer:
         self.history = _unpack(state["history"])
         _set_random_state(state["random"][rank()], self.device)
 
+    @property
+    def _config(self) -> Any:
+        return getattr(unwrap(self.model), "config", None)
+
     def _identity(self) -> dict[str, Any]:
-        config = getattr(unwrap(self.model), "config", None)
         return {
-            "config": None if config is None else config.to_dict(),
+            "config": None if self._config is None else self._config.to_dict(),
             "settings": self.settings.to_dict(),
             "data": self.data.fingerprint,
         }
+
+
+def _filled(theirs: Any, owner: Any) -> Any:
+    """What a run saved before some fields were there: it had what are their defaults now."""
+    if not (isinstance(theirs, dict) and dataclasses.is_dataclass(owner)):
+        return theirs
+    defaults = {field.name: field.default for field in dataclasses.fields(owner)}
+    return {n: d for n, d in defaults.items() if d is not dataclasses.MISSING} | theirs
 
 
 def _difference(theirs: Any, ours: Any) -> str:
@@ -333,14 +345,20 @@ def _difference(theirs: Any, ours: Any) -> str:
 def _random_state(device: torch.device) -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
-        state[device.type] = torch.get_device_module(device.type).get_rng_state()
+        state[device.type] = torch.get_device_module(device.type).get_rng_state(*_which(device))
     return state
 
 
 def _set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type in state and device.type != "cpu":
-        torch.get_device_module(device.type).set_rng_state(state[device.type])
+        module = torch.get_device_module(device.type)
+        module.set_rng_state(state[device.type], *_which(device))
+
+
+def _which(device: torch.device) -> tuple[torch.device, ...]:
+    """CUDA has a generator for each GPU, and else answers for the current one; MPS has one."""
+    return (device,) if device.type == "cuda" else ()
 
 
 def _pack(history: list[StepReport]) -> dict[str, Tensor]:

@@ -157,16 +157,16 @@ class RunRecipe:
     def from_dict(cls: type[R], data: dict[str, Any]) -> R:
         """The recipe that :meth:`to_dict` wrote.
 
+        What an earlier version did not write has its default.
+
         Raises:
             ConfigError: these are not the values of a recipe.
         """
-        names = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})
         try:
-            if set(data) != names:
-                raise ConfigError(
-                    f"no recipe of a run: it lacks {sorted(names - set(data))} and has "
-                    f"{sorted(set(data) - names)} besides"
-                )
+            if unknown or not data:
+                why = f"{cls.__name__} has no {', '.join(unknown)}" if unknown else "it is empty"
+                raise ConfigError(f"no recipe of a run: {why}; give what to_dict wrote")
             return cls(**data)
         except TypeError as error:
             raise ConfigError(f"no recipe of a run: a value of the wrong type ({error})") from error

@@ -131,7 +131,8 @@ def batch_loss(
             padding there.
 
     Raises:
-        GlassformerError: a ``balance`` for a model without experts.
+        GlassformerError: a ``balance`` for a model that is compiled or has no experts; a model
+            that is prepared for writing.
 
     Book: training
     """
@@ -256,11 +257,14 @@ def _count(model: nn.Module, batch: Batch) -> int:
 
 def _refuse_non_finite(nll: float, grad_norm: float, scaler: torch.amp.GradScaler) -> None:
     """A scaler expects gradients that overflow now and then: it skips the step and scales less."""
-    remedy = "go back to the last checkpoint, with a lower lr, a longer warm-up or a smaller clip"
+    may_overflow = scaler.is_enabled() and scaler.get_scale() > 1
+    if math.isfinite(nll) and (math.isfinite(grad_norm) or may_overflow):
+        return
+    scaler.update()  # ends the step for the scaler, which could not begin another one
+    what = f"the gradient has length {grad_norm} at a loss sum of {nll:.4g}"
     if not math.isfinite(nll):
-        raise GlassformerError(f"the loss is {nll}; the weights are untouched; {remedy}")
-    if not math.isfinite(grad_norm) and not (scaler.is_enabled() and scaler.get_scale() > 1):
-        raise GlassformerError(
-            f"the gradient has length {grad_norm} at a loss sum of {nll:.4g}; the weights are "
-            f"untouched; {remedy}"
-        )
+        what = f"the loss is {nll}"
+    raise GlassformerError(
+        f"{what}; the weights are untouched; go back to the last checkpoint, with a lower lr, a "
+        "longer warm-up or a smaller clip"
+    )

@@ -4,6 +4,10 @@ Every message says what was given, the rule it breaks and the remedy. All of the
 :class:`GlassformerError`, which is a :class:`ValueError`, so one ``except`` catches the family.
 """
 
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "CacheError",
     "CheckpointError",
@@ -51,3 +55,27 @@ class CheckpointError(GlassformerError):
 
 class GenerationError(GlassformerError):
     """A request for text that cannot be fulfilled."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The remedy for an unknown name: the nearest known ones, or else all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(given, known, n=2)
+    return f"did you mean {' or '.join(near)}?" if near else f"it may be {', '.join(known)}"
+
+
+@contextmanager
+def optional(
+    need: str, install: str, error: type[GlassformerError] = ConfigError
+) -> Iterator[None]:
+    """Around the imports of a package that not everybody installs.
+
+    Args:
+        need: what needs which package.
+        install: what pip installs then.
+        error: raised if it is not there.
+    """
+    try:
+        yield
+    except ImportError as missing:
+        raise error(f"{need}; get it with: pip install {install}") from missing

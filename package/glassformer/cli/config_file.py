@@ -3,13 +3,12 @@
 Book: training
 """
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from glassformer.cli.terminal import clean_errors
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, did_you_mean
 
 __all__ = ["read_defaults"]
 
@@ -63,8 +62,7 @@ def _checked(path: Path, data: dict[str, Any], options: dict[str, Any]) -> dict[
         name = str(key).replace("-", "_")
         if name not in options:
             known = [option.replace("_", "-") for option in options]
-            near = difflib.get_close_matches(str(key).replace("_", "-"), known, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it may be {', '.join(known)}"
+            hint = did_you_mean(str(key).replace("_", "-"), known)
             raise ConfigError(f"--config {path}: unknown option {key!r}; {hint}")
         if name in values:
             raise ConfigError(f"--config {path}: {key!r} is given twice; remove one")

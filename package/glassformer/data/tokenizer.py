@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from glassformer._files import write_whole
-from glassformer.errors import TokenizerError
+from glassformer.errors import TokenizerError, optional
 
 __all__ = ["Tokenizer", "extend_tokenizer", "train_tokenizer"]
 
@@ -23,12 +23,8 @@ SPECIAL_IDS = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
 
 
 def _sentencepiece() -> Any:
-    try:
+    with optional("tokenizers need sentencepiece", '"glassformer[data]"', TokenizerError):
         import sentencepiece
-    except ImportError as error:
-        raise TokenizerError(
-            'tokenizers need sentencepiece; get it with: pip install "glassformer[data]"'
-        ) from error
     return sentencepiece
 
 

@@ -3,12 +3,11 @@
 Book: translation
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ConfigError, DataError, did_you_mean, optional
 
 __all__ = ["References", "checked", "make_metric"]
 
@@ -29,22 +28,18 @@ def make_metric(name: str, tokenize: str = "13a", *, word_order: int = 0) -> Any
 
     Book: translation
     """
-    try:
+    with optional("BLEU and chrF need sacrebleu", '"glassformer[data]"'):
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
-    except ImportError as error:
-        raise ConfigError(
-            'BLEU and chrF need sacrebleu; get it with: pip install "glassformer[data]"'
-        ) from error
     if name == "chrf":
         return CHRF(word_order=word_order)
     if name != "bleu":
         raise ConfigError(f'metric={name!r} may be "bleu" or "chrf"')
-    known = list(BLEU.TOKENIZERS)
-    if tokenize not in known:
-        near = difflib.get_close_matches(tokenize, known, n=2)
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"it may be {', '.join(known)}"
-        raise ConfigError(f"tokenize={tokenize!r} is no tokenizer of sacreBLEU; {remedy}")
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ConfigError(
+            f"tokenize={tokenize!r} is no tokenizer of sacreBLEU; "
+            f"{did_you_mean(tokenize, BLEU.TOKENIZERS)}"
+        )
     try:
         return BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import DataError, optional
 
 __all__ = ["ErrorRates", "error_rates", "phone_error_rate", "word_error_rate"]
 
@@ -116,10 +116,6 @@ def _check(index: int, said: Sequence[str], pronunciations: Sequence[Sequence[st
 
 
 def _levenshtein() -> Any:
-    try:
+    with optional("error rates need rapidfuzz", '"glassformer[data]"'):
         from rapidfuzz.distance import Levenshtein
-    except ImportError as error:
-        raise ConfigError(
-            'error rates need rapidfuzz; get it with: pip install "glassformer[data]"'
-        ) from error
     return Levenshtein.distance

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config import DecoderConfig
-from glassformer.errors import CheckpointError, ConfigError, TokenizerError
+from glassformer.errors import CheckpointError, ConfigError, TokenizerError, optional
 from glassformer.interop._tables import Link, Table, half_split, layers
 from glassformer.interop._weights import model_with
 from glassformer.models import Decoder
@@ -86,12 +86,8 @@ def gguf_table(config: DecoderConfig) -> Table:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    try:
+    with optional("GGUF files need gguf", '"glassformer[interop]"', CheckpointError):
         import gguf
-    except ImportError as error:
-        raise CheckpointError(
-            'GGUF files need gguf; get it with: pip install "glassformer[interop]"'
-        ) from error
     try:
         reader = gguf.GGUFReader(path)
         facts = {name: field.contents() for name, field in reader.fields.items()}
@@ -125,12 +121,8 @@ def _config(facts: dict[str, Any], *, tied: bool) -> DecoderConfig:
 
 def _tokenizer(facts: dict[str, Any]) -> "Tokenizer":
     """The byte-level BPE that the file describes: GPT-2's, with every digit on its own."""
-    try:
+    with optional("this tokenizer needs tokenizers", '"glassformer[interop]"', TokenizerError):
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    except ImportError as error:
-        raise TokenizerError(
-            'this tokenizer needs tokenizers; get it with: pip install "glassformer[interop]"'
-        ) from error
     given = {name: facts.get(f"tokenizer.ggml.{name}") for name in ("model", "pre")}
     if given != {"model": "gpt2", "pre": "smollm"} or facts.get("tokenizer.ggml.add_bos_token"):
         raise TokenizerError(

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from glassformer.errors import CheckpointError, TokenizerError
+from glassformer.errors import CheckpointError, TokenizerError, optional
 from glassformer.interop.gguf import load_gguf
 from glassformer.interop.hugging_face import load_hugging_face
 from glassformer.models import Decoder, Encoder
@@ -41,12 +41,8 @@ def load_minilm() -> "tuple[Encoder, Tokenizer]":
     Book: evolution
     """
     weights = _checked(_MINILM)
-    try:
+    with optional("this tokenizer needs tokenizers", '"glassformer[interop]"', TokenizerError):
         from tokenizers import Tokenizer
-    except ImportError as error:
-        raise TokenizerError(
-            'this tokenizer needs tokenizers; get it with: pip install "glassformer[interop]"'
-        ) from error
     tokenizer = Tokenizer.from_file(str(weights.with_name("tokenizer.json")))
     tokenizer.no_padding()
     tokenizer.no_truncation()

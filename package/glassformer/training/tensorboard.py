@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from glassformer.errors import ConfigError
+from glassformer.errors import optional
 from glassformer.training.loop import StepReport
 
 __all__ = ["tensorboard_writer"]
@@ -42,12 +42,8 @@ def tensorboard_writer(
 
     Book: training
     """
-    try:
+    with optional("this needs TensorBoard, which is not installed", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(
-            "this needs TensorBoard, which is not installed; get it with: pip install tensorboard"
-        ) from error
     purged = None if resumed_at is None else resumed_at + 1
     writer = SummaryWriter(str(folder), purge_step=purged)
 

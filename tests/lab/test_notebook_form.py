@@ -73,7 +73,7 @@ def test_ids_are_kept_or_made_from_the_section(tmp_path: Path) -> None:
     ]
     notebook = new_notebook()
     notebook.cells = cells  # as a hand that copies a cell leaves it
-    form.prepare(notebook, tmp_path / "x.ipynb")
+    form.tidy(notebook, tmp_path / "x.ipynb")
     names = [cell.id for cell in notebook.cells]
     assert names == [
         "setup",
@@ -83,13 +83,13 @@ def test_ids_are_kept_or_made_from_the_section(tmp_path: Path) -> None:
         "what-goes-wrong-2",
     ]
     again = copy.deepcopy(notebook)
-    form.prepare(again, tmp_path / "x.ipynb")
+    form.tidy(again, tmp_path / "x.ipynb")
     assert again == notebook
 
 
 def test_sources_lose_windows_line_ends_and_a_trailing_gap(tmp_path: Path) -> None:
     notebook = new_notebook(cells=[new_code_cell("a\r\nb\n\n", id="a")])
-    form.prepare(notebook, tmp_path / "x.ipynb")
+    form.tidy(notebook, tmp_path / "x.ipynb")
     assert notebook.cells[0].source == "a\nb"
 
 
@@ -101,7 +101,7 @@ def test_addresses_come_from_the_config(tmp_path: Path) -> None:
     notebook = new_notebook(
         cells=[new_markdown_cell(f"[Open in Colab]({old})."), new_code_cell("old", id="setup")]
     )
-    form.prepare(notebook, path)
+    form.tidy(notebook, path)
     assert notebook.cells[0].source == (
         "[Open in Colab](https://colab.research.google.com/github/"
         "someone/a-book/blob/trunk/book/masking.ipynb)."
@@ -114,7 +114,7 @@ def test_without_an_address_nothing_is_rewritten(config: str | None, tmp_path: P
     if config is not None:
         (tmp_path / "_config.yml").write_text(config, encoding="utf-8")
     notebook = new_notebook(cells=[new_code_cell("mine", id="setup")])
-    form.prepare(notebook, tmp_path / "x.ipynb")
+    form.tidy(notebook, tmp_path / "x.ipynb")
     assert notebook.cells[0].source == "mine"
 
 
@@ -142,6 +142,6 @@ def test_missing_and_repeated_ids_are_read_quietly(minor: int, tmp_path: Path) -
     content = {"nbformat": 4, "nbformat_minor": minor, "metadata": {}, "cells": cells}
     path.write_text(json.dumps(content), encoding="utf-8")
     notebook = form.read(path)
-    form.prepare(notebook, path)
+    form.tidy(notebook, path)
     expected = ["on-trial-1"] if minor == 4 else ["same", "on-trial-1", "on-trial-2"]
     assert [cell.id for cell in form.canonical(notebook).cells] == expected

@@ -8,7 +8,7 @@ from typing import Any
 from glassformer.config import EncoderConfig
 from glassformer.errors import ConfigError
 from glassformer.interop._family import Family
-from glassformer.interop._settings import PLAIN, Settings, spelling
+from glassformer.interop._settings import PLAIN_NAMES, Settings, spelling
 from glassformer.interop._tables import Link, Table, both, layers, skip_rows
 
 _LAYER = [
@@ -37,7 +37,7 @@ def _read_bert(settings: Settings) -> EncoderConfig:
         n_heads=settings.size("num_attention_heads"),
         n_layers=settings.size("num_hidden_layers"),
         d_ff=settings.size("intermediate_size"),
-        activation=settings.activation("hidden_act", "gelu", PLAIN),
+        activation=settings.activation("hidden_act", "gelu", PLAIN_NAMES),
         norm_position="post",
         norm_eps=settings.get("layer_norm_eps", 1e-12),
         positions="learned",
@@ -56,7 +56,7 @@ def _write_bert(config: EncoderConfig) -> dict[str, Any]:
         "num_attention_heads": config.n_heads,
         "num_hidden_layers": config.n_layers,
         "intermediate_size": config.ff_size,
-        "hidden_act": spelling(PLAIN, config.activation),
+        "hidden_act": spelling(PLAIN_NAMES, config.activation),
         "layer_norm_eps": config.norm_eps,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,

@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.config import DecoderConfig
 from glassformer.interop._family import Family
-from glassformer.interop._settings import PLAIN, Settings, spelling
+from glassformer.interop._settings import PLAIN_NAMES, Settings, spelling
 from glassformer.interop._tables import TRANSPOSED, Link, Table, both, fused, layers
 
 # the first is max_len once more, the others belong to a head that sums up a text
@@ -42,7 +42,7 @@ def _read_gpt2(settings: Settings) -> DecoderConfig:
         n_heads=settings.size("n_head"),
         n_layers=settings.size("n_layer"),
         d_ff=settings.get("n_inner", None),
-        activation=settings.activation("activation_function", "gelu_new", PLAIN),
+        activation=settings.activation("activation_function", "gelu_new", PLAIN_NAMES),
         norm_eps=settings.get("layer_norm_epsilon", 1e-5),
         positions="learned",
         dropout=settings.get("resid_pdrop", 0.1),
@@ -58,7 +58,7 @@ def _write_gpt2(config: DecoderConfig) -> dict[str, Any]:
         "n_head": config.n_heads,
         "n_layer": config.n_layers,
         "n_inner": config.d_ff,
-        "activation_function": spelling(PLAIN, config.activation),
+        "activation_function": spelling(PLAIN_NAMES, config.activation),
         "layer_norm_epsilon": config.norm_eps,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,

@@ -9,7 +9,7 @@ from typing import Any
 
 from glassformer.config import DecoderConfig
 from glassformer.interop._family import Family
-from glassformer.interop._settings import GATED, Settings, spelling
+from glassformer.interop._settings import GATED_NAMES, Settings, spelling
 from glassformer.interop._tables import Link, Table, both, fused, layers
 
 
@@ -36,7 +36,7 @@ def _read_rotary(settings: Settings, **choices: Any) -> DecoderConfig:
         "n_layers": settings.size("num_hidden_layers"),
         "n_kv_heads": settings.get("num_key_value_heads", None),
         "d_ff": settings.size("intermediate_size"),
-        "activation": settings.activation("hidden_act", "silu", GATED),
+        "activation": settings.activation("hidden_act", "silu", GATED_NAMES),
         "norm": "rms",
         "norm_eps": settings.get("rms_norm_eps", 1e-6),
         "rope_base": settings.rope_base(),
@@ -56,7 +56,7 @@ def _write_rotary(config: DecoderConfig) -> dict[str, Any]:
         "num_hidden_layers": config.n_layers,
         "num_key_value_heads": config.kv_heads,
         "intermediate_size": config.ff_size,
-        "hidden_act": spelling(GATED, config.activation),
+        "hidden_act": spelling(GATED_NAMES, config.activation),
         "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_base,
         "pad_token_id": config.pad_id,

@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer.config import EncoderDecoderConfig
 from glassformer.functional import sinusoidal_positions
 from glassformer.interop._family import Family
-from glassformer.interop._settings import PLAIN, Settings, spelling
+from glassformer.interop._settings import PLAIN_NAMES, Settings, spelling
 from glassformer.interop._tables import Link, Table, alternate_halves, both, flattened, layers
 
 
@@ -44,7 +44,7 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
         n_heads=heads,
         n_layers=settings.size("decoder_layers"),
         d_ff=width,
-        activation=settings.activation("activation_function", "gelu", PLAIN),
+        activation=settings.activation("activation_function", "gelu", PLAIN_NAMES),
         norm_position="post",
         positions="sinusoidal",
         head_bias=True,
@@ -66,7 +66,7 @@ def _write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
         **{f"{side}_ffn_dim": config.ff_size for side in sides},
         "encoder_layers": config.encoder_layers,
         "decoder_layers": config.n_layers,
-        "activation_function": spelling(PLAIN, config.activation),
+        "activation_function": spelling(PLAIN_NAMES, config.activation),
         "dropout": config.dropout,
         "attention_dropout": config.dropout,
         "activation_dropout": config.dropout,

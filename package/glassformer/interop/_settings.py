@@ -27,7 +27,7 @@ suppress_tokens temperature tf_legacy_loss top_k top_p typical_p
 """
 HARMLESS = frozenset(_KEYS.split())
 
-PLAIN = {
+PLAIN_NAMES = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -35,7 +35,12 @@ PLAIN = {
     "silu": "silu",
     "swish": "silu",
 }
-GATED = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu"}
+GATED_NAMES = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu_pytorch_tanh": "geglu",
+    "gelu_new": "geglu",
+}
 
 
 class Settings:

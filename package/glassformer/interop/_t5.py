@@ -10,6 +10,7 @@ from glassformer.config import EncoderDecoderConfig
 from glassformer.interop._family import Family
 from glassformer.interop._settings import Settings, spelling
 from glassformer.interop._tables import Link, Table, layers, scaled
+from glassformer.nn.feed_forward import GATED
 
 # "gated-gelu" means tanh-GELU to them, whatever "gelu" means elsewhere
 _T5_ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu", "gated-silu": "swiglu", "silu": "silu"}
@@ -20,7 +21,7 @@ def _read_t5(settings: Settings) -> EncoderDecoderConfig:
     settings.expect("is_decoder", False)
     settings.expect("pruned_heads", {})
     activation = settings.activation("feed_forward_proj", "relu", _T5_ACTIVATIONS)
-    gated = activation in ("geglu", "swiglu")
+    gated = activation in GATED
     settings.expect("is_gated_act", gated)
     # their library ties everything since version 5, and keeps the old meaning in another key
     tied = settings.get("tie_word_embeddings", True)
@@ -101,7 +102,7 @@ def _t5_feed_forward(place: int, *, gated: bool) -> Table:
 
 def _t5_table(config: EncoderDecoderConfig) -> Table:
     """With a tied head T5 multiplies the logits by ``d_model ** -0.5``: the closing norm does."""
-    gated = config.activation in ("geglu", "swiglu")
+    gated = config.activation in GATED
     listen = [
         *_t5_attention("self_attn", "layer.0.SelfAttention", config.d_head),
         Link("self_attn_norm.weight", "layer.0.layer_norm.weight"),

@@ -28,10 +28,10 @@ __all__ = [
     "dumps",
     "find_address",
     "is_noisy",
-    "prepare",
     "read",
     "setup_source",
     "source_digest",
+    "tidy",
 ]
 
 NOISY = "nbval-ignore-output"
@@ -100,7 +100,7 @@ def read(path: Path) -> NotebookNode:
     try:
         text = path.read_text(encoding="utf-8")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of missing and repeated ids, which prepare() mends
+            warnings.simplefilter("ignore")  # of missing and repeated ids, which tidy() mends
             notebook: NotebookNode = _reads(text, as_version=4)
     except FileNotFoundError as error:
         raise GlassformerError(f"there is no notebook {path}") from error
@@ -125,7 +125,7 @@ def source_digest(notebook: NotebookNode) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
 
 
-def prepare(notebook: NotebookNode, path: Path) -> None:
+def tidy(notebook: NotebookNode, path: Path) -> None:
     """Bring sources and ids into form, in place, before the notebook runs."""
     for cell in notebook.cells:
         cell.source = "\n".join(cell.source.splitlines()).rstrip()

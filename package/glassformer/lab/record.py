@@ -70,7 +70,7 @@ def record(
     stored = form.read(path)
     old_text = path.read_text(encoding="utf-8")
     fresh = form.read(path)
-    form.prepare(fresh, path)
+    form.tidy(fresh, path)
     digest = form.source_digest(fresh)
     if execute:
         _run(fresh, path, timeout)

@@ -4,9 +4,10 @@ Every function returns a matplotlib figure and draws from rounded data, so that 
 give the same bytes. matplotlib is loaded when the first figure is drawn, not before.
 """
 
+from glassformer.visualization._pages import Explorer
 from glassformer.visualization.alignment import alignment_picture
 from glassformer.visualization.clocks import position_clocks
-from glassformer.visualization.compass import Explorer, query_compass
+from glassformer.visualization.compass import query_compass
 from glassformer.visualization.curves import line_chart, loss_curve
 from glassformer.visualization.explorer import attention_explorer
 from glassformer.visualization.flow import attention_flow

@@ -8,7 +8,7 @@ import json
 import math
 
 from glassformer.errors import ShapeError
-from glassformer.visualization.compass import Explorer
+from glassformer.visualization._pages import Explorer, slider
 from glassformer.visualization.styling import PALETTE
 
 __all__ = ["position_clocks"]
@@ -53,8 +53,8 @@ def position_clocks(
         'font:15px/1.4 sans-serif">'
         f'<div style="display:flex;flex-wrap:wrap;gap:12px;justify-content:space-around">{faces}'
         "</div>"
-        f"{_slider('position p (thick hands)', PALETTE['query'], _LAST, position)}"
-        f"{_slider('shift k: thin hands at p + k', PALETTE['key'], _FARTHEST, shift)}"
+        f"{slider('position p (thick hands)', position, _LAST, margin='8px 0')}"
+        f"{slider('shift k: thin hands at p + k', shift, _FARTHEST, role='key', margin='8px 0')}"
         '<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:center">'
         '<button type="button" aria-pressed="false" style="font:inherit;padding:4px 12px;'
         'background:#fff;color:#222;border:1px solid #4d4d4d;border-radius:4px;cursor:pointer">'
@@ -115,15 +115,6 @@ def _clock(pair: int, speed: float, position: int, shift: int) -> str:
 
 def _steps(wavelength: float) -> str:
     return f"{wavelength:.1f}" if wavelength < 100 else f"{wavelength:,.0f}"
-
-
-def _slider(label: str, colour: str, last: int, value: int) -> str:
-    return (
-        f'<label style="display:block;margin:8px 0;color:{colour}">{label}: '
-        f"<output>{value}</output>"
-        f'<input type="range" min="0" max="{last}" step="1" value="{value}" '
-        f'aria-label="{label}" style="display:block;width:100%"></label>'
-    )
 
 
 _SCRIPT = """

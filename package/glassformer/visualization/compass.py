@@ -8,31 +8,14 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from glassformer.errors import ShapeError
+from glassformer.visualization._pages import Explorer, slider
 from glassformer.visualization.styling import PALETTE
 
 __all__ = ["Explorer", "query_compass"]
 
 _SIZE, _KEY, _LONGEST = 260, 78, 40.0  # drawing, length of a key in it, longest query
-
-
-@dataclass(frozen=True)
-class Explorer:
-    """A small page that answers to sliders, complete in itself and the same on every run.
-
-    Where scripts do not run it stands still and shows its first state.
-    """
-
-    markup: str
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return self.markup
 
 
 def query_compass(
@@ -75,8 +58,8 @@ def query_compass(
         'font:15px/1.4 sans-serif">'
         f"{_plane(keys, angle, length)}"
         '<div style="flex:1 1 240px;min-width:0">'
-        f"{_slider(f'direction of {name}', 0, 359, 1, angle, '°')}"
-        f"{_slider(f'length of {name}', 0, _LONGEST, 0.5, length, '')}"
+        f"{slider(f'direction of {name}', angle, 359, unit='°')}"
+        f"{slider(f'length of {name}', length, _LONGEST, step=0.5)}"
         f'<div role="group" aria-label="shares">{rows}</div></div></div>'
         f"<script>{script}</script>"
     )
@@ -125,23 +108,6 @@ def _plane(keys: Mapping[str, int | float], angle: int | float, length: int | fl
         f'<svg viewBox="0 0 {_SIZE} {_SIZE}" width="{_SIZE}" height="{_SIZE}" role="img" '
         'aria-label="The keys as thin arrows from the middle, the query as a thick one" '
         f'style="max-width:100%;flex:0 1 auto">{"".join(shown)}</svg>'
-    )
-
-
-def _slider(
-    label: str,
-    low: int | float,
-    high: int | float,
-    step: int | float,
-    value: int | float,
-    unit: str,
-) -> str:
-    label = html.escape(label)
-    return (
-        f'<label style="display:block;margin:0 0 8px;color:{PALETTE["query"]}">{label}: '
-        f"<output>{value:g}{unit}</output>"
-        f'<input type="range" min="{low:g}" max="{high:g}" step="{step:g}" value="{value:g}" '
-        f'aria-label="{label}" style="display:block;width:100%"></label>'
     )
 
 

@@ -102,6 +102,21 @@ def test_generate_from_nothing_and_beyond_the_end(trained):
     assert "room for 13" in long.stderr
 
 
+def test_generate_shows_all_that_is_written_behind_unknown_characters(trained, tmp_path):
+    """A tokenizer without bytes reads a run of them as one, which is shorter than the prompt."""
+    lines = [f"the cat {i} sat on a mat {i * 7 % 13}" for i in range(300)]
+    tokenizer = train_tokenizer(lines, 50, byte_fallback=False)
+    torch.manual_seed(3)
+    model = tiny_decoder(vocab_size=tokenizer.vocab_size, max_len=31)
+    save_model(tmp_path / "m", model, tokenizer)
+    prompt = "字典字典字典 the"
+    command = ["generate", "--model", tmp_path / "m", "--prompt", prompt, "--seed", 3]
+    found = json.loads(run(*command, "--json").stdout)
+    written = found["text"].removeprefix(tokenizer.decode(tokenizer.encode(prompt)))
+    assert len(written) > 6
+    assert run(*command).stdout == prompt + written + "\n"
+
+
 def test_evaluate_measures(trained, text):
     folder, _ = trained
     result = run("evaluate", "--model", folder, "--split", "test", "--window", 11, "--stride", 5)
@@ -132,6 +147,9 @@ def test_evaluate_takes_no_text_for_granted(trained, text, tmp_path):
     assert same.output == run("evaluate", "--model", folder).output
     wrong = run("evaluate", "--model", folder, "--source", text, "--target", text, code=2)
     assert "holds a Decoder; give --text" in one_clean_line(wrong)
+    for option, value in (("--beams", 2), ("--tokenize", "zh")):
+        idle = run("evaluate", "--model", folder, option, value, code=2)
+        assert "--beams and --tokenize are for translators" in one_clean_line(idle)
 
 
 def test_info(trained):
@@ -267,6 +285,12 @@ def test_curves_for_tensorboard(text, tmp_path):
     written = events.read_bytes()
     assert b"loss/train" in written
     assert b"loss/dev" in written
+    file = tmp_path / "file"
+    file.write_text("")
+    for curves in (file, file / "log"):
+        refused = run("train", *options[:3], tmp_path / "r", "--tensorboard", curves, code=2)
+        assert f"--tensorboard {curves}: {file} is a file" in one_clean_line(refused)
+        assert refused.stdout == ""
 
 
 def test_errors_are_one_line(trained, text, tmp_path):
@@ -293,6 +317,13 @@ def test_errors_are_one_line(trained, text, tmp_path):
     assert "--window 14 must be from 1 to 13" in one_clean_line(window)
     name = run("train", "--text", text, "--out", tmp_path / ("r" * 300), *SMALL, code=2)
     assert "File name too long" in one_clean_line(name)
+    nameless = run("generate", "--model", "", "--prompt", "a", code=2)
+    assert "--model '' is empty" in one_clean_line(nameless)
+    long = run("generate", "--model", folder, "--prompt", "light " * 13, code=2)
+    assert "tokens is too long to write on from, as there is room for 13" in one_clean_line(long)
+    penalty = ["--repetition-penalty", 1e-40]
+    tiny = run("generate", "--model", folder, "--prompt", "a", *penalty, code=2)
+    assert "repetition_penalty=1e-40 must be" in one_clean_line(tiny)
     assert not (tmp_path / "r").exists()
 
 
@@ -355,7 +386,7 @@ def test_a_damaged_model_and_one_of_another_kind(trained, tmp_path):
 
     save_model(tmp_path / "t", EncoderDecoder(translator_config()))
     kind = run("generate", "--model", tmp_path / "t", "--prompt", "a", code=2)
-    assert "holds a EncoderDecoder" in one_clean_line(kind)
+    assert "holds an EncoderDecoder" in one_clean_line(kind)
     (tmp_path / "t" / "model.safetensors").write_bytes(b"")
     damaged = run("evaluate", "--model", tmp_path / "t", code=2)
     assert "model.safetensors" in one_clean_line(damaged)

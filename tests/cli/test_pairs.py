@@ -171,11 +171,34 @@ def test_evaluate_on_a_test_set_of_its_own(trained, files, tmp_path):
     assert (found["pairs"], found["split"]) == (len(read_pairs(*paths).pairs), None)
     paths[1].write_text("三蓝红。\n五红灰。", encoding="utf-8")
     wrong = run("evaluate", "--model", folder, *test_set, code=2)
-    assert 'tokenize="zh"' in one_clean_line(wrong)
+    assert wrong.stderr.startswith("Error: no BLEU and no chrF: 2 of 2 references")
+    assert "give plain text, and --tokenize zh" in wrong.stderr
     right = run("evaluate", "--model", folder, *test_set, "--tokenize", "zh", "--json")
     assert "tok:zh" in json.loads(right.stdout)["bleu_signature"]
     half = run("evaluate", "--model", folder, *test_set[:2], code=2)
     assert "give both --source and --target" in one_clean_line(half)
+    for options, said in (
+        (["--split", "test"], "are a test set, taken whole; leave out --split test"),
+        (["--beams", 0], "--beams 0 must be at least 1"),
+        (["--tokenize", "13"], "tokenize='13' is no tokenizer"),
+    ):
+        refused = run("evaluate", "--model", folder, *test_set, *options, code=2)
+        assert said in one_clean_line(refused)
+
+
+def test_references_that_cannot_be_scored_do_not_cost_the_surprise(trained, tmp_path):
+    folder, _ = trained
+    paths = [tmp_path / "s", tmp_path / "t"]
+    paths[0].write_text("red blue 3.\ngrey red 5.")
+    paths[1].write_text("3 blue red .\n5 red grey .")
+    command = ["evaluate", "--model", folder, "--source", paths[0], "--target", paths[1]]
+    shown = run(*command, code=2)
+    assert re.search(r"^nats per token +\d+\.\d{4}$", shown.stdout, re.MULTILINE)
+    assert "so this is tokenised; give plain text" in shown.stderr
+    assert "detokenize" not in shown.stderr
+    found = json.loads(run(*command, "--json", code=2).stdout)
+    assert found["nats_per_token"] > 0
+    assert "bleu" not in found
 
 
 def test_words_into_phones_get_error_rates(trained, tmp_path, monkeypatch):
@@ -193,6 +216,15 @@ def test_words_into_phones_get_error_rates(trained, tmp_path, monkeypatch):
     assert found["phone_error_rate"] == rates.phone_error_rate
     assert found["word_error_rate"] == rates.word_error_rate
     assert "bleu" not in found
+    # and on words of one's own
+    paths = [tmp_path / "s", tmp_path / "t"]
+    for path, side in zip(paths, zip(*words, strict=True), strict=True):
+        path.write_text("\n".join(side))
+    typed = ["--source", paths[0], "--target", paths[1]]
+    own = json.loads(run("evaluate", "--model", tmp_path / "r", *typed, "--json").stdout)
+    assert own["text"] == f"{paths[0]}, {paths[1]}"
+    assert own["phone_error_rate"] == rates.phone_error_rate
+    assert "bleu" not in own
 
 
 def test_a_translator_without_its_run_needs_a_test_set(trained, files, tmp_path):
@@ -201,7 +233,7 @@ def test_a_translator_without_its_run_needs_a_test_set(trained, files, tmp_path)
     lost = run("evaluate", "--model", tmp_path / "m", code=2)
     assert "no run of `glassformer train`; give --source and --target" in one_clean_line(lost)
     for options, said in (
-        (["--text", files[0]], "holds a EncoderDecoder; give --source and --target"),
+        (["--text", files[0]], "holds an EncoderDecoder; give --source and --target"),
         (["--window", 3], "--window and --stride are for long texts of language models"),
     ):
         assert said in one_clean_line(run("evaluate", "--model", folder, *options, code=2))

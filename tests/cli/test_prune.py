@@ -176,7 +176,9 @@ def test_errors_are_one_line(folder, text, tmp_path):
     for options, said in (
         ([*out, "--text", text], "--heads 0 and --layers 0 remove nothing"),
         ([*out, "--text", text, "--heads", -1], "--heads -1 and --layers 0 remove nothing"),
-        ([*out, "--text", text, "--heads", 10], "n=10 must be from 0 to 9"),
+        ([*out, "--text", text, "--heads", 10], "--heads 10 must be from 0 to 9, in steps of 1"),
+        ([*out, "--text", text, "--heads", 1, "--seed", 10**23], f"--seed {10**23} must be from 0"),
+        ([*out, "--text", text, "--heads", 1, "--seed", -1], "--seed -1 must be from 0"),
         ([*out, "--text", text, "--heads", 1, "--batches", 0], "--batches 0 must be at least 1"),
         ([*out, "--heads", 1], "no run of `glassformer train`; give --text"),
         ([*out[:3], tmp_path / "full", "--heads", 1], "is not empty"),

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from glassformer.cli.config_file import read_defaults
+from glassformer.cli.terminal import clean_errors
+from glassformer.errors import ConfigError
 from glassformer.pretrained import PRETRAINED, pretrained_folder
 
 __all__ = [
@@ -32,8 +34,15 @@ app = typer.Typer(
 )
 
 
+@clean_errors
 def _model_folder(given: str | Path) -> Path:
-    """A folder, or the name of a model of the package where no such folder is."""
+    """A folder, or the name of a model of the package where no such folder is.
+
+    Raises:
+        ConfigError: an empty name, which would mean the current folder.
+    """
+    if not str(given):
+        raise ConfigError("--model '' is empty; give a folder, and `.` for the current one")
     folder = Path(given)
     named = str(given) in PRETRAINED and not folder.exists()
     return pretrained_folder(str(given)) if named else folder

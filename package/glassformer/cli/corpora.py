@@ -81,8 +81,12 @@ def texts_of(
     """
     translates = isinstance(model, EncoderDecoder)
     if (text if translates else source or target) is not None:
-        wanted = "--source and --target" if translates else "--text"
-        raise ConfigError(f"{folder}: holds a {type(model).__name__}; give {wanted}")
+        found, wanted = (
+            ("an EncoderDecoder", "--source and --target")
+            if translates
+            else ("a Decoder", "--text")
+        )
+        raise ConfigError(f"{folder}: holds {found}; give {wanted}")
     if (source is None) != (target is None):
         raise ConfigError("pairs have two sides; give both --source and --target")
     typed = text is not None or source is not None

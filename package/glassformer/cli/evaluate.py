@@ -22,7 +22,7 @@ from glassformer.cli.corpora import texts_of
 from glassformer.cli.folders import load_writer
 from glassformer.cli.terminal import clean_errors, print_json, print_rows
 from glassformer.data import Tokenizer, read_pairs
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, DataError
 from glassformer.evaluation import (
     Score,
     bleu,
@@ -32,6 +32,7 @@ from glassformer.evaluation import (
     evaluate_pairs,
 )
 from glassformer.models import Decoder, EncoderDecoder
+from glassformer.training import read_record
 from glassformer.translation import Translator
 
 __all__ = ["evaluate"]
@@ -69,14 +70,17 @@ def evaluate(
         Path | None, typer.Option(help="Of a translator: the reference of each line.")
     ] = None,
     split: Annotated[
-        Literal["dev", "test"], typer.Option(help="Part of the text or of the pairs.")
-    ] = "dev",
+        Literal["dev", "test"] | None,
+        typer.Option(help="Part of the text or of the pairs of the training; default: dev."),
+    ] = None,
     window: Annotated[int | None, typer.Option(help="Default: what the model can see.")] = None,
     stride: Annotated[int | None, typer.Option(help="Window step; default: window.")] = None,
-    beams: Annotated[int, typer.Option(help="Of a translator, as in `translate`.")] = 4,
+    beams: Annotated[
+        int | None, typer.Option(help="Of a translator, as in `translate`; default: 4.")
+    ] = None,
     tokenize: Annotated[
-        str, typer.Option(help="Of BLEU, by target language: zh for Chinese, mostly 13a.")
-    ] = "13a",
+        str | None, typer.Option(help="Of BLEU: zh where the target is Chinese; default: 13a.")
+    ] = None,
     device: DeviceName = "auto",
     download: Download = False,
     accept_terms: AcceptTerms = False,
@@ -102,11 +106,22 @@ def evaluate(
             f"{model}: holds an EncoderDecoder; --window and --stride are for long texts of "
             "language models, so leave them out"
         )
-    found: dict[str, Any]
+    if isinstance(writer, Decoder) and (beams, tokenize) != (None, None):
+        raise ConfigError(
+            f"{model}: holds a Decoder; --beams and --tokenize are for translators, so leave "
+            "them out"
+        )
+    if beams is not None and beams < 1:
+        raise ConfigError(f"--beams {beams} must be at least 1")
+    if tokenize is not None:
+        bleu(["one"], ["one"], tokenize=tokenize)  # an unknown name is refused before the work
+    part: Any
     if isinstance(writer, EncoderDecoder) and source is not None and target is not None:
-        pairs = read_pairs(source, target).pairs  # a test set, all of it
-        found = {"text": f"{source}, {target}", "split": None}
-        found |= _of_pairs(writer, tokenizer, pairs, beams, tokenize, phones=False)
+        if split is not None:
+            raise ConfigError(
+                f"--source and --target are a test set, taken whole; leave out --split {split}"
+            )
+        name, part = f"{source}, {target}", read_pairs(source, target).pairs
     else:
         texts = texts_of(
             model,
@@ -117,19 +132,35 @@ def evaluate(
             download=download,
             accept_terms=accept_terms,
         )
-        part = getattr(texts.corpus, split)
-        found = {"text": texts.name, "split": split}
-        if isinstance(writer, Decoder):
-            found |= _of_text(writer, tokenizer, part, window, stride)
-        else:
-            phones = texts.name == "cmudict"
-            found |= _of_pairs(writer, tokenizer, part, beams, tokenize, phones=phones)
+        split = split or "dev"
+        name, part = texts.name, getattr(texts.corpus, split)
+    found: dict[str, Any] = {"text": name, "split": split}
+    if isinstance(writer, Decoder):
+        _print(found | _of_text(writer, tokenizer, part, window, stride), json)
+        return
+    found |= _of_pairs(writer, tokenizer, part)
+    try:
+        written = _written(writer, tokenizer, part, beams or 4)
+        found |= (
+            _phone_scores(written, part) if _speaks(model) else _scores(written, part, tokenize)
+        )
+    finally:  # a reference that cannot be scored does not cost the surprise
+        _print(found, json)
+
+
+def _print(found: dict[str, Any], json: bool) -> None:
     if json:
         print_json({name.lower().replace(" ", "_"): value for name, value in found.items()})
         return
     part = found.pop("split")
     found["text"] += f", {part}" if part else ""
     print_rows({name: format(value, FORMATS.get(name, "")) for name, value in found.items()})
+
+
+def _speaks(folder: Path) -> bool:
+    """Whether the model was trained on words and their phones."""
+    run = read_record(folder).get("run")
+    return isinstance(run, dict) and run.get("data") == "cmudict"
 
 
 def _of_text(
@@ -162,20 +193,8 @@ def _surprise(score: Score) -> dict[str, Any]:
     }
 
 
-def _of_pairs(
-    model: EncoderDecoder,
-    tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
-    beams: int,
-    tokenize: str,
-    *,
-    phones: bool,
-) -> dict[str, Any]:
-    """Surprise at the references, and how close the translations come to them.
-
-    A pair with a side that is too long for the model has no surprise, and a source that is too
-    long has the empty translation. Both are counted, none is dropped in silence.
-    """
+def _of_pairs(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Surprise at the references; a pair with a side too long for the model is only counted."""
     longest = model.config.max_len
     sources = tokenizer.encode_lines([source for source, _ in pairs], eos=True)
     targets = tokenizer.encode_lines([target for _, target in pairs], bos=True, eos=True)
@@ -188,27 +207,39 @@ def _of_pairs(
         pad_id=tokenizer.pad_id,
         n_chars=sum(len(pairs[i][1]) + 1 for i in short),
     )
-    readable = {
-        text: text if len(ids) <= longest else ""
-        for (text, _), ids in zip(pairs, sources, strict=True)
-    }
-    texts = Translator(model, tokenizer).translate(list(readable.values()), n_beams=beams)
-    written = dict(zip(readable, texts, strict=True))
-    return {
-        "pairs": len(pairs),
-        "too long": len(pairs) - len(short),
-        **_surprise(score),
-        **(_phone_scores(written, pairs) if phones else _scores(written, pairs, tokenize)),
-    }
+    return {"pairs": len(pairs), "too long": len(pairs) - len(short), **_surprise(score)}
+
+
+def _written(
+    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[Pair], beams: int
+) -> dict[str, str]:
+    """The translation of each source; that of one too long for the model is empty."""
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    readable = [
+        source if len(ids) <= model.config.max_len else ""
+        for source, ids in zip(sources, tokenizer.encode_lines(sources, eos=True), strict=True)
+    ]
+    texts = Translator(model, tokenizer).translate(readable, n_beams=beams)
+    return dict(zip(sources, texts, strict=True))
 
 
 def _scores(
-    written: Mapping[str, str], pairs: Sequence[Pair], tokenize: str
+    written: Mapping[str, str], pairs: Sequence[Pair], tokenize: str | None
 ) -> dict[str, float | str]:
-    """BLEU and chrF of what was written for each source."""
+    """BLEU and chrF of what was written for each source.
+
+    Raises:
+        DataError: texts that are not plain, or whose words have no blanks between them.
+    """
     hypotheses, references = [written[source] for source, _ in pairs], [text for _, text in pairs]
-    by_words = bleu(hypotheses, references, tokenize=tokenize)
-    by_letters = chrf(hypotheses, references)
+    try:
+        by_words = bleu(hypotheses, references, tokenize=tokenize or "13a")
+        by_letters = chrf(hypotheses, references)
+    except DataError as error:  # its remedies are functions of the package
+        why = str(error).rpartition(";")[0]
+        raise DataError(
+            f"no BLEU and no chrF: {why}; give plain text, and --tokenize zh if it is Chinese"
+        ) from error
     return {
         "BLEU": by_words.score,
         "BLEU signature": by_words.signature,

@@ -46,6 +46,6 @@ def load_decoder(folder: Path, device: str) -> tuple[Decoder, Tokenizer]:
     if not isinstance(model, Decoder):
         remedy = "; use `glassformer translate`" if isinstance(model, EncoderDecoder) else ""
         raise CheckpointError(
-            f"{folder}: holds a {type(model).__name__}; this needs a Decoder{remedy}"
+            f"{folder}: holds an {type(model).__name__}; this needs a Decoder{remedy}"
         )
     return model, load_tokenizer(folder)

@@ -81,6 +81,8 @@ def prune(
         )
     if batches < 1:
         raise ConfigError(f"--batches {batches} must be at least 1")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"--seed {seed} must be from 0 to 2**63 - 1")
     refuse_used(out)
     whole, tokenizer = load_writer(model, device)
     texts = texts_of(
@@ -104,7 +106,11 @@ def prune(
             if by == "random"
             else head_importance(smaller, judge)
         )
-        gone_heads = weakest_heads(scores, heads, group=_group(smaller))
+        try:
+            gone_heads = weakest_heads(scores, heads, group=_group(smaller))
+        except ConfigError as error:
+            said = str(error).replace(f"n={heads}", f"--heads {heads}").replace("group=", "")
+            raise ConfigError(f"{said}") from error
         smaller = prune_heads(smaller, gone_heads)
     found = {
         "before": {"parameters": _size(whole), "nats_per_token": loss(whole)},

@@ -108,6 +108,8 @@ def train(
         for name, value in context.params.items()
         if (where := context.get_parameter_source(name)) and where.name != "DEFAULT"
     }
+    if tensorboard is not None:
+        _refuse_file(tensorboard)
     typed = {
         name: given[name] for name in given if name in {*_fields(Recipe), *_fields(PairRecipe)}
     }
@@ -127,6 +129,17 @@ def train(
             accept_terms=accept_terms,
             tensorboard=tensorboard,
         )
+
+
+def _refuse_file(tensorboard: Path) -> None:
+    """Curves go into a folder; that it cannot be made shows before the work.
+
+    Raises:
+        ConfigError: a file is where the folder would be.
+    """
+    there = next(path for path in (tensorboard, *tensorboard.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"--tensorboard {tensorboard}: {there} is a file; give a folder")
 
 
 def _fields(kind: type[Recipe] | type[PairRecipe]) -> set[str]:

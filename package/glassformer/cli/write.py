@@ -82,8 +82,8 @@ def generate(
 
 def _show(prompt: str, ids: list[int], written: Iterator[StreamStep], tokenizer: Tokenizer) -> None:
     """Print the prompt, and behind it each character as soon as it is whole."""
-    shown = prompt
-    typer.echo(shown, nl=False)
+    typer.echo(prompt, nl=False)
+    shown = tokenizer.decode(ids)  # not the prompt, where characters are unknown
     for step in written:
         ids.append(step.token)
         full = tokenizer.decode(ids)

@@ -15,7 +15,7 @@ from glassformer.data.tokenizer import Tokenizer
 from glassformer.errors import CheckpointError, GenerationError, TokenizerError
 from glassformer.evaluation.mode import device_of
 from glassformer.generation import beam_search
-from glassformer.models import EncoderDecoder
+from glassformer.models import Decoder, EncoderDecoder
 from glassformer.training.checkpoint import load_model, load_tokenizer
 
 __all__ = ["Translation", "Translator", "load_translator"]
@@ -135,6 +135,7 @@ class Translator:
         """
         if isinstance(texts, str):
             raise GenerationError("n_best takes a list of texts; give [text]")
+        texts = list(texts)
         found: list[list[Translation]] = [[Translation("", 0.0, True)] for _ in texts]
         places = [place for place, text in enumerate(texts) if text.strip()]
         sources = [self._source(texts[place]) for place in places]
@@ -185,7 +186,7 @@ def load_translator(folder: str | Path, *, device: str | torch.device = "cpu") -
     model = load_model(folder, device=device)
     if not isinstance(model, EncoderDecoder):
         raise CheckpointError(
-            f"{folder}: holds a {type(model).__name__}, which does not translate; give the folder "
-            "of an EncoderDecoder"
+            f"{folder}: holds {'a Decoder' if isinstance(model, Decoder) else 'an Encoder'}, which "
+            "does not translate; give the folder of an EncoderDecoder"
         )
     return Translator(model, load_tokenizer(folder))

@@ -311,6 +311,8 @@ def test_a_text_that_can_still_win_is_waited_for(alpha, slow, score):
         ({"n_best": 0, "n_beams": 5}, "n_best=0 .* n_beams=5"),
         ({"n_beams": 0}, "n_best=1 .* n_beams=0"),
         ({"n_beams": 2, "length_penalty": math.nan}, "length_penalty=nan must be a number"),
+        ({"n_beams": 2, "length_penalty": 1000.0}, "length_penalty=1000.0 .* from -10 to 10"),
+        ({"n_beams": 2, "length_penalty": -400.0}, "length_penalty=-400.0 .* from -10 to 10"),
         ({"n_beams": 2, "stop_ids": [7]}, r"stop_ids=\[7\] must lie in a vocabulary of 7"),
         ({"n_beams": 2, "max_new_tokens": 97}, "room for 97"),
     ],

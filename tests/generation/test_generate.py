@@ -281,7 +281,7 @@ def test_without_stop_ids_rows_run_to_the_limit():
     ("prompt", "options", "message"),
     [
         ([LONG], {"max_new_tokens": 18}, "6 tokens .*=18 make 24, .* room for 23; .* at most 17"),
-        ([[1] * 30], {"max_new_tokens": 1}, "30 tokens .* at most 0 new tokens"),
+        ([[1] * 30], {"max_new_tokens": 1}, "30 tokens is too long .* room for 23"),
         ([LONG], {"max_new_tokens": 0}, "max_new_tokens=0 must be at least 1"),
         ([LONG, []], {"max_new_tokens": 3}, r"lengths \[6, 0\].*begin an empty prompt with bos"),
         ([], {"max_new_tokens": 3}, r"lengths \[\]"),

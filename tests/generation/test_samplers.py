@@ -1,6 +1,7 @@
 """Samplers: exact at their edges, finite in every precision."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -177,11 +178,20 @@ def test_padding_is_never_penalised():
     assert penalise_repetition(logits, seen, 2.0).tolist() == [[2, 1, 2], [1, 1, 2]]
 
 
-@pytest.mark.parametrize("penalty", [0.0, -1.2, math.inf, math.nan])
+@pytest.mark.parametrize("penalty", [0.0, -1.2, math.inf, math.nan, 1e-40, 1e40])
 def test_a_penalty_out_of_range_is_refused_when_the_sampler_is_built(penalty):
     for build in (sampler, shaper):
-        with pytest.raises(GenerationError, match=f"repetition_penalty={penalty} must be"):
+        with pytest.raises(
+            GenerationError, match=re.escape(f"repetition_penalty={penalty} must be")
+        ):
             build(repetition_penalty=penalty)
+
+
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
+def test_the_largest_penalties_leave_something_to_draw(penalty):
+    logits, seen = torch.tensor([[1e4, -1e4, 0.0]]), text([0, 1, 2])
+    shaped = shaper(repetition_penalty=penalty, temperature=0.8)(logits, seen)
+    assert shaped.softmax(-1).tolist() == [[1, 0, 0]]
 
 
 def test_a_penalty_needs_the_text():

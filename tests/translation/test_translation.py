@@ -44,6 +44,7 @@ def test_one_string_gives_one_string(translator):
     one = translator.translate("so it is", max_new_tokens=3)
     assert [one] == translator.translate(["so it is"], max_new_tokens=3)
     assert translator.translate([]) == []
+    assert translator.translate(text for text in ["so it is"]) != [""]
 
 
 def test_empty_texts_stay_empty_and_in_their_place(translator):

@@ -259,9 +259,14 @@ def _check_room(model: Writer, n_text: int, max_new: int, cache: KVCache | None)
     room = model.config.max_len
     if isinstance(cache, StaticCache):
         room = min(room, cache.max_len)
+    if n_text >= room:
+        raise GenerationError(
+            f"a prompt of {n_text} tokens is too long to write on from, as there is room for "
+            f"{room}; shorten it"
+        )
     if n_text + max_new > room:
         raise GenerationError(
             f"a prompt of {n_text} tokens and max_new_tokens={max_new} make "
             f"{n_text + max_new}, and there is room for {room}; shorten the prompt or ask for "
-            f"at most {max(0, room - n_text)} new tokens"
+            f"at most {room - n_text} new tokens"
         )

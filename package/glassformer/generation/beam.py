@@ -73,7 +73,7 @@ def beam_search(
         max_new_tokens: the most tokens to write.
         n_best: texts to return; fewer come back where there are no more.
         length_penalty: 0 compares log-probabilities, which favours short texts; 1 compares means
-            per token; more favours long texts still.
+            per token; more favours long texts still. From -10 to 10.
         bos_id: what an encoder-decoder begins with; a decoder has it in the prompt.
         stop_ids: any of these ends a text.
         cache: an empty cache to use; a static one has ``n_beams`` rows for each prompt.
@@ -93,8 +93,10 @@ def beam_search(
             f"n_best={n_best} texts of n_beams={n_beams} are not to be had; "
             "ask for 1 to n_beams, or widen the beam"
         )
-    if not math.isfinite(length_penalty):
-        raise GenerationError(f"length_penalty={length_penalty} must be a number; try 1.0")
+    if not -10 <= length_penalty <= 10:  # a power of any length stays a number
+        raise GenerationError(
+            f"length_penalty={length_penalty} must be a number from -10 to 10; try 1.0"
+        )
     request = prepare(
         model,
         prompt,

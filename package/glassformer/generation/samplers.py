@@ -72,13 +72,14 @@ def penalise_repetition(
     more likely so, and is multiplied.
 
     Raises:
-        GenerationError: a penalty that is not positive or not finite.
+        GenerationError: a penalty that is not from 1e-6 to 1e6: logits would not stay finite.
 
     Book: kv_cache
     """
-    if not 0 < penalty < math.inf:
+    if not 1e-6 <= penalty <= 1e6:
         raise GenerationError(
-            f"repetition_penalty={penalty} must be a positive number; try 1.2, and 1 for none"
+            f"repetition_penalty={penalty} must be a positive number, from 1e-6 to 1e6; try 1.2, "
+            "and 1 for none"
         )
     logits = logits.float()
     vocab_size = logits.shape[-1]

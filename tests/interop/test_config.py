@@ -125,6 +125,15 @@ def test_a_config_that_a_family_cannot_have_is_refused(family, config, message):
             refuse(config, family)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_bert_needs_segments(family):
+    config = dataclasses.replace(OURS[family], n_segments=0)
+    with pytest.raises(ConfigError, match="n_segments=0; give 1"):
+        config_to_hugging_face(config, family)
+    with pytest.raises(ConfigError, match="n_segments=0; give 1"):
+        weight_table(config, family)
+
+
 def test_roberta_needs_an_id_of_padding_to_count_from():
     config = EncoderConfig(**SIZES, **BERT, n_segments=1)
     for refuse in (config_to_hugging_face, weight_table):

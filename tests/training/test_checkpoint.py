@@ -17,6 +17,7 @@ from glassformer import Decoder, EncoderDecoder
 from glassformer._files import existing_folder, replace_folder
 from glassformer.data import Tokenizer, train_tokenizer
 from glassformer.errors import CheckpointError
+from glassformer.pruning import prune_heads
 from glassformer.quantization import (
     add_lora,
     load_lora,
@@ -546,6 +547,22 @@ def test_a_small_checkpoint_comes_back_close(tmp_path, kind):
     assert size["small"] < 0.35 * size["plain"]
     assert read_record(tmp_path / "small")["small"] is True
     assert "small" not in read_record(tmp_path / "plain")
+
+
+def test_a_small_checkpoint_of_numbers_that_are_no_float16(tmp_path):
+    """Tiny rows and huge vectors keep their precision, and an attention may have lost all heads."""
+    model = prune_heads(tiny_decoder(bias=True), {"decoder.blocks.0.self_attn": range(2)})
+    with torch.no_grad():
+        model.decoder.blocks[1].self_attn.q_proj.weight.mul_(1e-5)
+        model.decoder.blocks[1].feed_forward.up_proj.bias.fill_(7e5)
+        model.decoder.norm.weight.fill_(3e-7)
+    save_model(tmp_path / "small", model, small=True)
+    loaded = load_model(tmp_path / "small").state_dict()
+    for name, weight in model.state_dict().items():
+        size, share = weight.abs(), 2**-11
+        if weight.ndim >= 2 and weight.numel():
+            size, share = size.amax(-1, keepdim=True), 0.005
+        assert bool(((loaded[name] - weight).abs() <= share * size).all()), name
 
 
 def test_a_small_checkpoint_is_saved_again_without_further_loss(tmp_path):

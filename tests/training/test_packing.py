@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from glassformer import build_model
+from glassformer.errors import GlassformerError
+from glassformer.inference import prepare
 from glassformer.introspect import capture_attention
 from glassformer.nn import FeedForward, MultiHeadAttention, Stack
 from glassformer.training import Batch, batch_loss, kernel_for
@@ -230,6 +232,14 @@ def test_relative_positions_have_the_same_loss():
     model = scrambled(translator_config(pad_id=0, positions="relative"), dtype=torch.float32)
     batch = pair_batch()
     torch.testing.assert_close(batch_loss(model, batch).total, padded_loss(model, batch))
+
+
+@pytest.mark.parametrize("config", [decoder_config(), translator_config()])
+def test_a_model_prepared_for_writing_is_refused(config):
+    source = ids(2, 7) if config.kind == "encoder_decoder" else None
+    batch = Batch(ids(2, 5), ids(2, 5), source=source)
+    with pytest.raises(GlassformerError, match="was made of"):
+        batch_loss(prepare(scrambled(config).float()), batch)
 
 
 def test_the_kernel_goes_by_length_only_at_bfloat16_on_a_cpu():

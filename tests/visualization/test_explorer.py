@@ -8,6 +8,7 @@ from glassformer.errors import ShapeError
 from glassformer.introspect import capture_attention
 from glassformer.nn import MultiHeadAttention
 from glassformer.visualization import attention_explorer
+from support.core import forbid_float64_before_the_cpu
 
 ASKS = ["<s>", "the", "</script><b>&"]
 ASKED = ["das", "Haus", "ist", "groß", "</s>"]
@@ -23,6 +24,11 @@ def maps(heads=(5, 2), rows=3, columns=5):
 
 def shown(explorer, pattern):
     return torch.tensor([float(x) for x in re.findall(pattern, explorer._repr_html_())])
+
+
+def test_nothing_is_float64_before_it_is_on_the_cpu(monkeypatch):
+    forbid_float64_before_the_cpu(monkeypatch)
+    assert attention_explorer(maps(), ASKS, ASKED)
 
 
 def test_first_picture_table_and_column_are_the_weights():

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from glassformer.errors import GlassformerError
+from glassformer.inference import PreparedDecoder, PreparedTranslator
 from glassformer.nn.multi_head import MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
@@ -23,12 +24,23 @@ def refuse_compiled(model: nn.Module) -> None:
         )
 
 
+def refuse_prepared(model: nn.Module) -> None:
+    """The side that writes is no modules any more. Book: visualization"""
+    kinds = (PreparedDecoder, PreparedTranslator)
+    if any(isinstance(module, kinds) for module in model.modules()):
+        raise GlassformerError(
+            "a prepared model only writes: it has no parts to look into or to train; pass the "
+            "model that it was made of"
+        )
+
+
 def parts_of(model: nn.Module, kind: type[M]) -> dict[str, M]:
     """Name -> module for every module of one kind; at least one, or an error.
 
     Book: visualization
     """
     refuse_compiled(model)
+    refuse_prepared(model)
     found = {name: module for name, module in model.named_modules() if isinstance(module, kind)}
     if not found:
         raise GlassformerError(f"{type(model).__name__} has no {kind.__name__} to look at")

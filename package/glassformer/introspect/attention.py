@@ -31,11 +31,11 @@ def capture_attention(
     an exception, everything is as before.
 
     Args:
-        model: the model, not compiled.
+        model: the model, neither compiled nor prepared.
         device: where the maps are kept; ``None`` leaves them where they are.
 
     Raises:
-        GlassformerError: the model is compiled or has no attention.
+        GlassformerError: the model is compiled or prepared, or has no attention.
 
     Book: visualization
     """
@@ -75,13 +75,13 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iter
     ends, also by an exception, the model is as before.
 
     Args:
-        model: the model, not compiled.
+        model: the model, neither compiled nor prepared.
         heads: name of an attention, as :func:`capture_attention` names it -> its heads to switch
             off, counted from 0. In a pruned model heads keep the numbers from before.
 
     Raises:
-        GlassformerError: the model is compiled or has no attention, a name is unknown, or a head
-            is not there.
+        GlassformerError: the model is compiled or prepared, or has no attention, a name is
+            unknown, or a head is not there.
 
     Source: Michel et al. 2019, section 2.3. Book: visualization
     """

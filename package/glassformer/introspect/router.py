@@ -26,10 +26,10 @@ def collect_router(model: nn.Module) -> Iterator[dict[str, Routing]]:
     :class:`glassformer.training.TrainSettings` does. Of several forward passes the last one stays.
 
     Args:
-        model: the model, not compiled.
+        model: the model, neither compiled nor prepared.
 
     Raises:
-        GlassformerError: the model is compiled or has no mixture of experts.
+        GlassformerError: the model is compiled or prepared, or has no mixture of experts.
 
     Book: visualization
     """

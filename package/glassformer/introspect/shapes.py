@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from glassformer.introspect._parts import refuse_compiled
+from glassformer.evaluation.mode import evaluating
+from glassformer.introspect._parts import refuse_compiled, refuse_prepared
 
 __all__ = ["ShapeTrace", "Step", "trace_shapes"]
 
@@ -65,17 +66,16 @@ def trace_shapes(model: nn.Module, *args: Any, **kwargs: Any) -> ShapeTrace:
     of ``weights_tap``.
 
     Args:
-        model: the model, not compiled.
+        model: the model, neither compiled nor prepared.
         args, kwargs: what it is called with.
 
     Raises:
-        GlassformerError: the model is compiled.
+        GlassformerError: the model is compiled or prepared.
 
     Book: visualization
     """
-    from glassformer.evaluation.mode import evaluating  # not on the way of `import glassformer`
-
     refuse_compiled(model)
+    refuse_prepared(model)
     began: list[tuple[str, nn.Module, tuple[Shape, ...]]] = []
     ended: dict[int, Any] = {}
     running: list[int] = []

@@ -30,13 +30,13 @@ def gated_heads(model: nn.Module, gates: Mapping[str, Gate]) -> Iterator[None]:
     When the block ends, also by an exception, the model is as before.
 
     Args:
-        model: not compiled.
+        model: neither compiled nor prepared.
         gates: name of an attention -> a function that is given the outputs of its heads, of shape
             (..., H, E), at each forward pass, and returns the gates, which broadcast to (..., H).
 
     Raises:
         ConfigError: a name that is no attention of the model.
-        GlassformerError: the model is compiled or has no attention.
+        GlassformerError: the model is compiled or prepared, or has no attention.
 
     Source: Michel et al. 2019, section 2.3. Book: pruning
     """
@@ -72,7 +72,7 @@ class HardConcreteGates(nn.Module):
         start: first value of each gate's parameter; at 2 a gate is nearly open.
 
     Raises:
-        GlassformerError: the model is compiled or has no attention.
+        GlassformerError: the model is compiled or prepared, or has no attention.
 
     Source: Louizos et al. 2018, section 2.2; Voita et al. 2019, section 5.1. Book: pruning
     """
@@ -86,7 +86,7 @@ class HardConcreteGates(nn.Module):
         self.heads = {name: a.heads for name, a in attentions.items() if a.heads}
         device = next(model.parameters()).device
         self.log_alpha = nn.ParameterList(
-            torch.full((len(heads),), start, device=device) for heads in self.heads.values()
+            torch.full((len(heads),), float(start), device=device) for heads in self.heads.values()
         )
 
     def forward(self) -> dict[str, Tensor]:

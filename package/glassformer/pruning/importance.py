@@ -50,7 +50,7 @@ def head_importance(
 
     Raises:
         ConfigError: no batch with a token that counts.
-        GlassformerError: the model is compiled or has no attention.
+        GlassformerError: the model is compiled or prepared, or has no attention.
 
     Source: Michel et al. 2019, section 4.1. Book: pruning
     """
@@ -88,7 +88,7 @@ def layer_importance(
 
     Raises:
         ConfigError: no batch with a token that counts.
-        GlassformerError: the model is compiled or has no block.
+        GlassformerError: the model is compiled or prepared, or has no block.
 
     Source: Molchanov et al. 2017, section 2.2. Book: pruning
     """
@@ -120,7 +120,7 @@ def random_importance(model: nn.Module, *, seed: int = 0) -> dict[str, Float[Ten
         seed: the same one gives the same scores and leaves torch's random numbers alone.
 
     Raises:
-        GlassformerError: the model is compiled or has no attention.
+        GlassformerError: the model is compiled or prepared, or has no attention.
 
     Book: pruning
     """
@@ -184,7 +184,7 @@ def _sensitivity(
             result.total, [gate for _, gate in flat], allow_unused=True, materialize_grads=True
         )
         for (name, _), gradient in zip(flat, gradients, strict=True):
-            score = gradient.double().abs().flatten(0, -2).sum(0).cpu()
+            score = gradient.cpu().double().abs().flatten(0, -2).sum(0)
             sums[name] = sums.get(name, torch.zeros_like(score)) + score
         n_tokens += result.n_tokens
     if not n_tokens:

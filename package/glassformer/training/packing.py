@@ -17,6 +17,7 @@ from torch import Tensor
 
 from glassformer.functional.attention import attend
 from glassformer.functional.masking import padding_mask
+from glassformer.introspect._parts import refuse_prepared
 from glassformer.models import Decoder, EncoderDecoder
 from glassformer.models._parts import Pass, bidirectional_pass, causal_pass, check_tokens
 from glassformer.nn import InputEmbedding, MultiHeadAttention, Stack
@@ -84,8 +85,12 @@ def packable(model: Decoder | EncoderDecoder) -> bool:
     It cannot where the stack itself lays out the bias of relative positions, nor where somebody
     looks at the weights.
 
+    Raises:
+        GlassformerError: the model is prepared for writing.
+
     Book: training
     """
+    refuse_prepared(model)
     return not any(
         (isinstance(module, Stack) and module.relative is not None)
         or (isinstance(module, MultiHeadAttention) and module.eager)

@@ -44,6 +44,15 @@ def test_full_stops_belong_to_no_word_and_a_lone_dash_is_one_without_pieces(mode
         assert (map_.sum(dim=-1) < 1).all()
 
 
+def test_bytes_belong_to_a_word_if_they_spell_a_letter(model):
+    """Neither … nor é has a piece of its own here: each is two or three single bytes."""
+    words = word_maps(model, TOKENIZER, "é a", "… é")
+    for map_ in words.reads.values():
+        assert map_.shape == (3, 2, 2)
+        assert (map_[:, 0] == 0).all()
+        assert (map_[:, 1] > 0).all()
+
+
 def test_nothing_stays_behind(model):
     model.train()
     word_maps(model, TOKENIZER, "a", "b")

@@ -3,7 +3,9 @@
 Book: cross_attention
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from glassformer.introspect.attention import capture_attention
 from glassformer.models import EncoderDecoder
 
 __all__ = ["WordMaps", "word_maps"]
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class WordMaps(NamedTuple):
@@ -68,6 +72,15 @@ def word_maps(model: EncoderDecoder, tokenizer: Tokenizer, source: str, target: 
 
 def _words(pieces: Sequence[str]) -> list[int | None]:
     return [
-        word if any(map(str.isalnum, piece)) else None
-        for word, piece in zip(word_indices(pieces), pieces, strict=True)
+        word if any(map(str.isalnum, text)) else None
+        for word, text in zip(word_indices(pieces), _texts(pieces), strict=True)
     ]
+
+
+def _texts(pieces: Sequence[str]) -> Iterator[str]:
+    """What each piece spells; bytes such as ``<0xE2>`` what those in a row spell together."""
+    for are_bytes, group in groupby(pieces, lambda piece: bool(_BYTE.fullmatch(piece))):
+        row = list(group)
+        if are_bytes:
+            row = [bytes(int(byte[1:-1], 16) for byte in row).decode(errors="replace")] * len(row)
+        yield from row

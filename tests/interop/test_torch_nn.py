@@ -95,13 +95,16 @@ def test_encoder_there_and_back(norm_first, activation):
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_whole_transformer_there_and_back():
     theirs = scramble(nn.Transformer(D, H, 2, 3, F, 0.1, batch_first=True, norm_first=True))
+    theirs.decoder.layers[2].self_attn.dropout = 0.2
+    theirs.decoder.layers[2].multihead_attn.dropout = 0.3
     back = transformer_to_torch(*transformer_from_torch(theirs)).eval()
     theirs.eval()
     source, target = torch.randn(2, 7, D), torch.randn(2, T, D)
     hide = mask_to_torch(causal_mask(T))
     assert_close(back(source, target, tgt_mask=hide), theirs(source, target, tgt_mask=hide))
     assert back.decoder.layers[0].dropout2.p == 0.1
-    assert back.decoder.layers[2].multihead_attn.dropout == 0.1
+    assert back.decoder.layers[2].self_attn.dropout == 0.2
+    assert back.decoder.layers[2].multihead_attn.dropout == 0.3
 
 
 def test_attention_there_and_back():
@@ -123,6 +126,24 @@ def test_each_rate_of_dropout_keeps_its_place():
     assert (layer.self_attn.dropout, layer.dropout.p, layer.dropout1.p) == (0.1, 0.2, 0.3)
     back = stack_from_torch(stack_to_torch(Stack([block]))).blocks[0]
     assert (back.self_attn.dropout, back.feed_forward.dropout.p, back.dropout.p) == (0.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize("part", ["norm2", "norm3", "dropout2", "dropout3"])
+def test_parts_of_one_layer_that_differ_are_refused_on_the_way_in(part):
+    theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, F), 1)
+    what = "p" if part.startswith("dropout") else "eps"
+    setattr(getattr(theirs.layers[0], part), what, 0.5)
+    with pytest.raises(ConfigError, match=r"0\.5.*within one layer has no counterpart"):
+        stack_from_torch(theirs)
+
+
+@pytest.mark.parametrize("part", ["cross_attn_norm", "feed_forward_norm"])
+def test_norms_of_one_layer_that_differ_are_refused_on_the_way_out(part):
+    theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, F), 1)
+    ours = stack_from_torch(theirs)
+    getattr(ours.blocks[0], part).eps = 0.5
+    with pytest.raises(ConfigError, match=r"eps of .*0\.5.*within one layer"):
+        stack_to_torch(ours)
 
 
 def test_the_copy_is_a_copy():

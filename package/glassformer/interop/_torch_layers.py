@@ -75,6 +75,9 @@ def make_attention(module: nn.MultiheadAttention) -> MultiHeadAttention:
 def make_block(layer: Any) -> Block:
     """One of our blocks for one of their layers, without its weights. Book: evolution"""
     cross = isinstance(layer, nn.TransformerDecoderLayer)
+    places = (1, 2, 3) if cross else (1, 2)
+    check_same("eps", [make_norm(getattr(layer, f"norm{i}")).eps for i in places])
+    check_same("dropout", [getattr(layer, f"dropout{i}").p for i in places])
     return Block(
         make_attention(layer.self_attn),
         FeedForward(
@@ -113,6 +116,15 @@ def make_norm(norm: nn.Module) -> LayerNorm:
     return LayerNorm(norm.normalized_shape[0], eps=norm.eps)
 
 
+def check_same(what: str, values: Sequence[float]) -> None:
+    """Refuse several values where the other side has one for a whole layer. Book: evolution"""
+    if len(set(values)) > 1:
+        raise ConfigError(
+            f"{what} of {', '.join(map(str, values))} within one layer has no counterpart; give "
+            "all its parts the same"
+        )
+
+
 def layers_of(module: nn.TransformerEncoder | nn.TransformerDecoder) -> list[Any]:
     """Their layers, all of PyTorch's own kinds. Book: evolution"""
     kinds = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -140,7 +152,9 @@ def make_layer(block: Block) -> nn.Module:
         raise ConfigError("nn.Transformer has no gates and no experts; keep this model in ours")
     if network.up_proj.bias is None:
         raise ConfigError("nn.Transformer's layers have biases; build ours with bias=True")
-    norm = make_their_norm(block.self_attn_norm)
+    parts = (block.self_attn_norm, block.cross_attn_norm, block.feed_forward_norm)
+    norms = [make_their_norm(norm) for norm in parts if norm is not None]
+    check_same("eps", [norm.eps for norm in norms])
     check_attention(block.self_attn)
     kind: type[_Layer] = nn.TransformerEncoderLayer
     if block.cross_attn is not None:
@@ -152,12 +166,14 @@ def make_layer(block: Block) -> nn.Module:
         network.up_proj.out_features,
         block.dropout.p,
         network.act,
-        norm.eps,
+        norms[0].eps,
         batch_first=True,
         norm_first=block.pre_norm,
     )
     layer.self_attn.dropout = block.self_attn.dropout
     layer.dropout.p = network.dropout.p
+    if block.cross_attn is not None and isinstance(layer, nn.TransformerDecoderLayer):
+        layer.multihead_attn.dropout = block.cross_attn.dropout
     return layer
 
 

@@ -106,7 +106,8 @@ def stack_from_torch(module: nn.TransformerEncoder | nn.TransformerDecoder) -> S
     """Our blocks with the weights of their layers; masks go through :func:`mask_from_torch`.
 
     Raises:
-        ConfigError: an activation or a norm that ours does not have, or layers without biases.
+        ConfigError: an activation or a norm that ours does not have, layers without biases, or
+            parts of one layer with several rates of dropout or eps.
 
     Book: evolution
     """
@@ -122,7 +123,8 @@ def stack_to_torch(stack: Stack) -> nn.TransformerEncoder | nn.TransformerDecode
     """Their encoder, or decoder if the blocks listen to a memory, with the weights of ours.
 
     Raises:
-        ConfigError: what their layers do not have, such as gates, RMSNorm or grouped heads.
+        ConfigError: what their layers do not have, such as gates, RMSNorm, grouped heads or norms
+            of one layer with several eps.
 
     Book: evolution
     """

@@ -108,7 +108,8 @@ class TransformerConfig:
         dropout: share of values dropped in training: embeddings, attention weights, the hidden
             layer of the feed-forward network and the output of every sublayer.
         layer_drop: probability that training skips a whole layer (Fan et al. 2020).
-        pad_id: the id of padding, whose embedding row stays zero; ``None`` for no such id.
+        pad_id: the id of padding, whose embedding row is zero at the start, and stays so unless a
+            tied output head trains it; ``None`` for no such id.
         tie_embeddings: whether the output head uses the embedding matrix (Press & Wolf 2017).
         pruned_heads: what :func:`glassformer.pruning.prune_heads` removed: pairs of the name of an
             attention and its query heads that are gone. Heads keep the numbers that they had
@@ -314,7 +315,11 @@ class EncoderDecoderConfig(TransformerConfig):
 
 
 def config_from_dict(data: dict[str, Any]) -> TransformerConfig:
-    """The config of any kind that ``to_dict`` wrote; ``data["kind"]`` names the class."""
+    """The config of any kind that ``to_dict`` wrote; ``data["kind"]`` names the class.
+
+    Raises:
+        ConfigError: another kind, unknown or missing keys, or values that cannot work.
+    """
     classes = {c.kind: c for c in (EncoderConfig, DecoderConfig, EncoderDecoderConfig)}
     kind = data.get("kind")
     if kind not in classes:
@@ -422,6 +427,8 @@ def _check_experts(config: TransformerConfig) -> None:
 
 def check_heads(d_model: int, n_heads: int, n_kv_heads: int, head_size: int | None = None) -> None:
     """Refuse heads that do not share the width, or key/value heads that do not share the heads."""
+    _check_size("n_heads", n_heads, optional=False)
+    _check_size("n_kv_heads", n_kv_heads, optional=False)
     if head_size is None and d_model % n_heads:
         near = sorted(
             (n for n in range(1, d_model + 1) if d_model % n == 0),

@@ -199,7 +199,7 @@ def test_bad_pairs_are_refused():
         evaluate_pairs(model, [([3], [5, 7]), ([], [5, 7])], pad_id=0)
     with pytest.raises(DataError, match="sequence 0 has 1 ids and nothing to predict"):
         evaluate_pairs(model, [([3], [5])], pad_id=0)
-    with pytest.raises(DataError, match="0 lengths"):
+    with pytest.raises(DataError, match="nothing to score"):
         evaluate_pairs(model, [], pad_id=0)
 
 
@@ -208,7 +208,9 @@ def test_bad_input_is_refused():
         _ = Score(torch.ones(3, dtype=torch.float64)).bits_per_character
     with pytest.raises(DataError, match="sequence 1 has 1 ids and nothing to predict"):
         evaluate_sequences(decoder(), [[3, 5], [7]], pad_id=0)
-    with pytest.raises(DataError, match="0 lengths"):
+    with pytest.raises(DataError, match="batch_size=0"):
+        evaluate_nll(decoder(), text(41), window=7, batch_size=0)
+    with pytest.raises(DataError, match="nothing to score"):
         evaluate_sequences(decoder(), [], pad_id=0)
     with pytest.raises(DataError, match="1 token ids"):
         evaluate_nll(decoder(), [3], window=7)

@@ -174,6 +174,11 @@ def test_random_numbers_are_fixed_and_put_back() -> None:
     assert seen[:2] == seen[2:]
 
 
+def test_a_machine_with_several_gpus_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert check(lambda x: 2 * x)
+
+
 def test_reports_are_the_same_on_every_run() -> None:
     def broken(x):
         raise TypeError(f"{object()!r} in /home/someone/book/cell.py")

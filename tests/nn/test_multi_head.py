@@ -177,6 +177,8 @@ def test_cache_gives_back_earlier_keys():
     [
         (7, None, "n_heads=7 must divide d_model=30; try n_heads=5 or 6"),
         (6, 4, "n_kv_heads=4 must divide n_heads=6; it may be 1, 2, 3, 6"),
+        (0, None, "n_heads=0 must be a whole number of at least 1"),
+        (6, 0, "n_kv_heads=0 must be a whole number of at least 1"),
     ],
 )
 def test_sizes_that_do_not_divide(n_heads, n_kv_heads, message):

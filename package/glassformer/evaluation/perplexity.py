@@ -94,10 +94,12 @@ def evaluate_nll(
         n_chars: characters of the text, for :attr:`Score.bits_per_character`.
 
     Raises:
-        DataError: fewer than 2 ids, or not ``1 <= stride <= window``.
+        DataError: fewer than 2 ids, not ``1 <= stride <= window``, or ``batch_size`` below 1.
 
     Book: training
     """
+    if batch_size < 1:
+        raise DataError(f"batch_size={batch_size} must be at least 1; it changes no figure")
     views = windows(ids, window, window if stride is None else stride)
     device = device_of(model)
     scored: list[Tensor] = []
@@ -199,6 +201,8 @@ def _token_nlls(
     max_tokens: int,
 ) -> Float64[Tensor, " n_tokens"]:
     """Surprise at all ids but the first of each sequence, in their order, whatever the batches."""
+    if not sequences:
+        raise DataError("there is nothing to score; give at least one text, or one pair of them")
     for index, sequence in enumerate(sequences):
         if len(sequence) < 2:
             raise DataError(

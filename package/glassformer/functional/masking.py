@@ -59,6 +59,9 @@ def sliding_window_mask(
 
     Args are those of :func:`causal_mask`; ``window`` is at least 1.
 
+    Raises:
+        MaskError: ``window`` below 1.
+
     Source: Beltagy et al. 2020, section 3.1 (its causal form). Book: masking
     """
     if window < 1:

@@ -105,6 +105,9 @@ def predict(
 ) -> Float[Tensor, "batch n_last vocab"]:
     """:func:`prefill` that predicts what follows each of the last ``n_last`` tokens.
 
+    Raises:
+        GenerationError: as :func:`prefill`.
+
     Book: kv_cache
     """
     if isinstance(model, Decoder):

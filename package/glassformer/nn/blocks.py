@@ -79,7 +79,11 @@ class Block(nn.Module):
         kernel: Callable[..., Tensor] = attend,
         memory_kernel: Callable[..., Tensor] = attend,
     ) -> Float[Tensor, "batch time d_model"]:
-        """The stream after this layer. Arguments are those of :class:`Stack`, for one layer."""
+        """The stream after this layer. Arguments are those of :class:`Stack`, for one layer.
+
+        Raises:
+            ShapeError: a block that listens to a memory got none.
+        """
 
         listen_to_self = partial(
             self.self_attn,

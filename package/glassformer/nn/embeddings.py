@@ -21,7 +21,8 @@ class TokenEmbedding(nn.Module):
     Args:
         vocab_size: number of rows.
         d_model: width of a row.
-        pad_id: id whose row is zero and never trained; ``None`` for none.
+        pad_id: id whose row is zero at the start, and gets no gradient when it is looked up; an
+            output head that shares the table still trains it. ``None`` for none.
 
     Raises:
         ConfigError: ``pad_id`` is no row. A tokenizer without a padding piece reports -1, which

@@ -165,7 +165,11 @@ class MixtureOfExperts(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead d_model"]:
-        """Each token goes to its experts and comes back as their weighted average."""
+        """Each token goes to its experts and comes back as their weighted average.
+
+        Raises:
+            ShapeError: vectors of another width.
+        """
         if x.shape[-1] != self.router.in_features:
             raise ShapeError(
                 f"vectors of width {x.shape[-1]} were given to a mixture of width "

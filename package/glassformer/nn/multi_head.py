@@ -48,7 +48,7 @@ class MultiHeadAttention(nn.Module):
     ``weights_tap`` where :func:`glassformer.introspect.capture_attention` looks at them.
 
     Raises:
-        ConfigError: numbers of heads that do not divide what they share out.
+        ConfigError: numbers of heads below 1, or that do not divide what they share out.
 
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023 for groups. Book: multi_head
     """

@@ -109,6 +109,22 @@ def test_X05_cjk_labels_draw_without_a_warning():
     assert (shown, len(families)) in {("猫", 2), ("U+732B", 1)}
 
 
+@pytest.mark.parametrize("title", ["猫の声", "two\nlines", ""])
+def test_X05_axis_titles_and_notes_draw_without_a_warning(title):
+    shown = "\n".join(line and safe_label(line)[0] for line in title.split("\n"))
+    spelt = {"x_label": title, "y_label": title}
+    curves = {"a": ([1, 2, 3], [3, 1, 2])}
+    spans, notes = {"猫": (1, 2)}, {title: (2, 2)}
+    figures = [
+        (line_chart(curves, title="t", notes=notes, spans=spans, **spelt), 3),
+        (heat_map(torch.eye(2), title="t", row_title=title, col_title=title), 2),
+        (heat_map(torch.rand(3, 2, 2), title="t", columns=2, row_title=title, col_title=title), 2),
+    ]
+    for figure, times in figures:
+        svg(figure)
+        assert texts(figure).count(shown) == (times if title else 0)
+
+
 def test_a_character_that_no_font_has_is_spelt(monkeypatch):
     monkeypatch.setattr(
         "glassformer.visualization.styling._characters", lambda family: frozenset(map(ord, "ab"))
@@ -266,6 +282,18 @@ def test_an_axis_has_the_colour_of_its_role_only():
     assert down.get_color() == PALETTE["query"]
     across, down = names(heat_map(torch.eye(3), title="t", row_title="layer", col_title="keyhole"))
     assert across.get_color() == down.get_color() == PALETTE["neutral"]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 3, 0), (0, 2, 3)])
+def test_a_map_of_nothing_is_refused(shape):
+    with pytest.raises(ShapeError):
+        heat_map(torch.zeros(shape), title="t")
+
+
+@pytest.mark.parametrize("columns", [0, -1])
+def test_maps_beside_each_other_are_at_least_one(columns):
+    with pytest.raises(ShapeError, match=f"columns={columns} must be at least 1"):
+        heat_map(torch.rand(2, 3, 3), title="t", columns=columns)
 
 
 def test_a_map_with_many_columns_and_one_with_a_key_stay_as_wide_as_a_page():

@@ -15,6 +15,7 @@ from glassformer.visualization.styling import (
     rounded,
     safe_label,
     set_title,
+    set_words,
     spread_out,
 )
 
@@ -89,10 +90,10 @@ def line_chart(
         if y_limits is not None:
             axes.set_ylim(*y_limits)
         for text, (x, y) in (notes or {}).items():
-            axes.text(x, y, text, color=PALETTE["neutral"], fontsize=11)
+            set_words(axes.text(x, y, "", color=PALETTE["neutral"], fontsize=11), text)
         _shade(axes, spans or {})
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
+        set_words(axes.set_xlabel(""), x_label)
+        set_words(axes.set_ylabel(""), y_label)
         _name_lines(axes, points, colours)
         set_title(figure, title)
     return figure

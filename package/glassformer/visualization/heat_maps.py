@@ -19,6 +19,7 @@ from glassformer.visualization.styling import (
     safe_label,
     set_label,
     set_title,
+    set_words,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def heat_map(
 
     Raises:
         ShapeError: if the maps are not of one size, several samples are given, the labels do not
-            fit, or there are fewer than 1 or more than 6 decades.
+            fit, nothing is there to be drawn, or there are fewer than 1 or more than 6 decades.
 
     Book: visualization
     """
@@ -77,6 +78,8 @@ def heat_map(
     n_rows, n_cols = first.shape
     _check_labels("row_labels", row_labels, n_rows)
     _check_labels("col_labels", col_labels, n_cols)
+    if columns is not None and columns < 1:
+        raise ShapeError(f"columns={columns} must be at least 1")
     columns = min(len(maps), columns or 4)
     lines = math.ceil(len(maps) / columns)
     if numbers is None:
@@ -108,8 +111,8 @@ def heat_map(
             _add_key(figure, grid, decades)
         across = grid[-1, 0].set_xlabel if columns == 1 else figure.supxlabel
         down = grid[0, 0].set_ylabel if lines == 1 else figure.supylabel
-        across(col_title, color=_role(col_title), fontsize=12)
-        down(row_title, color=_role(row_title), fontsize=12)
+        set_words(across("", color=_role(col_title), fontsize=12), col_title)
+        set_words(down("", color=_role(row_title), fontsize=12), row_title)
         set_title(figure, title)
     return figure
 
@@ -143,6 +146,8 @@ def _as_maps(weights: Any, names: Sequence[str] | None) -> Maps:
         )
     if next(iter(maps.values())).ndim != 2:
         raise ShapeError("a named map has two axes, queries by keys")
+    if not next(iter(maps.values())).size:
+        raise ShapeError("a map without queries or keys has nothing to show; leave it out")
     return maps
 
 

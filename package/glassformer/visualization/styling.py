@@ -23,6 +23,7 @@ __all__ = [
     "safe_label",
     "set_label",
     "set_title",
+    "set_words",
     "spread_out",
     "style",
 ]
@@ -167,6 +168,12 @@ def set_label(text: "Text", label: object) -> None:
     text.set_parse_math(False)
     text.set_text(shown)
     text.set_fontfamily(families)
+
+
+def set_words(text: "Text", words: str) -> None:
+    """As :func:`set_label` for a title of an axis or a note, which may be empty or have lines."""
+    set_label(text, words)
+    text.set_text("\n".join(line and safe_label(line)[0] for line in words.split("\n")))
 
 
 def spread_out(places: Sequence[float], distance: float) -> list[float]:

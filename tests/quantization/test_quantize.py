@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import sys
 
 import pytest
 import torch
@@ -277,6 +278,12 @@ def test_both_backends_agree():
     report = quantization_report(model, theirs, tokens)
     assert set(report.quantized) == LAYERS
     assert report.kept == ("lm_head",)
+
+
+def test_without_torchao_its_backend_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    with pytest.raises(ConfigError, match=r"needs torchao; get it with: pip install .*quantiz"):
+        quantize(make(decoder_config()), backend="torchao")
 
 
 def test_what_a_backend_does_not_have():

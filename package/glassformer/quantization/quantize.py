@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, optional
 from glassformer.evaluation.mode import evaluating
 from glassformer.quantization.codes import Scheme
 from glassformer.quantization.linear import QuantizedLinear
@@ -51,9 +51,9 @@ def quantize(
             is PyTorch's library with kernels of its own for the two int8 schemes.
 
     Raises:
-        ConfigError: a scheme that the backend does not have, or no layer left to quantise.
+        ConfigError: a scheme that the backend does not have, no layer left to quantise, or torchao
+            is not installed.
         ShapeError: weights that are not finite.
-        ImportError: torchao is not installed.
 
     Source: Dettmers et al. 2022; Dettmers et al. 2023. Book: adaptation
     """
@@ -150,7 +150,8 @@ def _by_torchao(model: M, scheme: str, group_size: int | None, names: set[str]) 
             f"scheme={scheme!r} with group_size={group_size} is not offered with "
             f"backend='torchao'; it does {' and '.join(configs)} by rows, backend='own' the others"
         )
-    from torchao import quantization  # type: ignore[import-untyped]
+    with optional("backend='torchao' needs torchao", '"glassformer[quantization]"'):
+        from torchao import quantization  # type: ignore[import-untyped]
 
     # torch.compile's settings are the caller's
     settings: dict[str, Any] = {"set_inductor_config": False}

@@ -9,6 +9,7 @@ from glassformer.errors import ConfigError, ShapeError
 from glassformer.training import chunked_token_loss, counted, token_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 V, D = 11, 7
 
@@ -166,6 +167,24 @@ def test_chunks_keep_few_bytes():
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         chunked_token_loss(hidden, weight, targets, chunk=101)
     assert max(kept) <= hidden.numel() < 1009 * V
+
+
+def test_chunks_wait_for_no_number():
+    """A number read on the way makes a GPU wait; all are read before the first chunk."""
+    hidden, weight, targets = example(shape=(53,))
+    reads = []
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten._local_scalar_dense.default:
+                reads[-1] += 1
+            return func(*args, **(kwargs or {}))
+
+    for chunk in (53, 7):
+        reads.append(0)
+        with Reads():
+            chunked_token_loss(hidden, weight, targets, chunk=chunk, label_smoothing=0.1, pad_id=0)
+    assert reads[0] == reads[1] > 0
 
 
 def test_chunks_without_a_gradient():

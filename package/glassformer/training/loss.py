@@ -94,11 +94,18 @@ def token_loss(
     """
     _check(logits.shape[:-1], targets, target_mask)
     counts = counted(targets, target_mask, pad_id)
-    log_probs = _rows(logits, counts).float().log_softmax(dim=-1)  # (n, V)
-    targets = _rows(targets, counts)
-    nll = -log_probs.gather(-1, targets[:, None])[:, 0]  # (n,)
-    loss = _smooth(log_probs, nll, pad_id, label_smoothing) if label_smoothing else nll
+    logits, targets = _rows(logits, counts), _rows(targets, counts)
+    loss, nll = _surprise(logits, targets, pad_id, label_smoothing)
     return TokenLoss(loss.sum(), nll.detach().sum(), len(targets))
+
+
+def _surprise(
+    logits: Float[Tensor, "n vocab"], targets: Int64[Tensor, " n"], pad_id: int | None, eps: float
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """The smoothed and the plain loss of each target; all of them count."""
+    log_probs = logits.float().log_softmax(dim=-1)
+    nll = -log_probs.gather(-1, targets[:, None])[:, 0]
+    return _smooth(log_probs, nll, pad_id, eps) if eps else nll, nll
 
 
 def _smooth(
@@ -185,16 +192,13 @@ class _ChunkedLoss(torch.autograd.Function):
             part = slice(start, start + chunk)
             rows = hidden[part].detach().requires_grad_(wanted)
             with torch.set_grad_enabled(wanted):
-                loss = token_loss(
-                    F.linear(rows, *layer),
-                    targets[part],
-                    pad_id=pad_id,
-                    label_smoothing=label_smoothing,
-                )
-            total += loss.total.detach()
-            nll += loss.nll
+                logits = F.linear(rows, *layer)
+                losses, plain = _surprise(logits, targets[part], pad_id, label_smoothing)
+                loss = losses.sum()
+            total += loss.detach()
+            nll += plain.detach().sum()
             if wanted:
-                d_rows, *d_part = torch.autograd.grad(loss.total, (rows, *layer))
+                d_rows, *d_part = torch.autograd.grad(loss, (rows, *layer))
                 d_hidden[part] = d_rows
                 for whole, d in zip(d_layer, d_part, strict=True):
                     whole += d

@@ -232,6 +232,14 @@ def test_V06_any_empty_places_give_a_finite_score(kept):
         assert (score == 0) == (not any(kept))
 
 
+def test_a_chinese_name_in_an_english_sentence_needs_none():
+    lines = ["He lives in 北京 (Beijing).", "The sign for fire is 火, as in 火车."]
+    assert bleu(lines, lines).score == pytest.approx(100)
+    half = ["我们在 NYC 等", "7 月 8 日"]
+    with pytest.raises(DataError, match="2 of 2 references"):
+        bleu(half, half)
+
+
 def test_chinese_needs_its_tokenizer():
     hypotheses, references = ["我们在等火车。", "他不在家。"], ["我们等火车。", "他现在不在家。"]
     with pytest.raises(DataError, match=r'2 of 2 references.*without blanks.*tokenize="zh"'):

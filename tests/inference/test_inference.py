@@ -1,5 +1,6 @@
 """A prepared decoder writes what the model writes, only faster."""
 
+import importlib.util
 import itertools
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 from glassformer.errors import CacheError, ConfigError, ShapeError
 from glassformer.generation import beam_search, generate
 from glassformer.inference import prepare
+from glassformer.models import extend_embeddings
+from glassformer.quantization import quantize
 from support.core import decoder_config, ids, scrambled, translator_config
 from torch import nn
 from torch.testing import assert_close
@@ -251,10 +254,33 @@ def test_what_cannot_be_prepared_is_refused():
     prepared = prepare(model_of())
     with pytest.raises(ConfigError, match="has no head_weight"):
         _ = prepared.head_weight
+    with pytest.raises(ConfigError, match="prepared already"):
+        prepare(prepared)
+    with pytest.raises(ConfigError, match="a prepared model cannot learn tokens"):
+        extend_embeddings(prepared, torch.zeros(2, 30))
     with pytest.raises(ConfigError, match="cannot be saved"):
         prepared.state_dict()
     with pytest.raises(ConfigError, match="cannot move"):
         prepared.to(torch.float64)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is optional")
+def test_weights_of_torchao_are_refused():
+    with pytest.raises(ConfigError, match=r"met \['Int8Tensor', .* undo the quantization"):
+        prepare(quantize(model_of(), backend="torchao"))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 1}, {"positions": "relative"}])
+def test_nothing_in_gives_nothing_out(dtype, changes):
+    """No text, or no row of it, with a cache and without."""
+    model = model_of(**changes)
+    prepared = prepare(model, dtype=dtype)
+    for shape in ((1, 0), (0, 1), (0, 3), (0, 0)):
+        tokens = torch.zeros(shape, dtype=torch.int64)
+        for cache in (None, prepared.new_cache()):
+            assert prepared(tokens, cache=cache).shape == model(tokens).shape
 
 
 @torch.no_grad()

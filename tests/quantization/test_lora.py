@@ -1,6 +1,7 @@
 """Adapters: silent at first, the only ones that learn, and one with the weights when merged."""
 
 import copy
+import importlib.util
 
 import pytest
 import torch
@@ -55,6 +56,12 @@ def test_merged_equals_unmerged(scheme):
     assert not any(isinstance(module, LoRALinear) for module in merged.modules())
     assert all(p.requires_grad for p in merged.parameters())
     assert type(merged.decoder.blocks[0].self_attn.q_proj) is nn.Linear
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is optional")
+def test_what_torchao_quantised_can_be_merged():
+    adapted, tokens = learnt(add_lora(quantize(base_model(), backend="torchao"))), ids(2, 7)
+    assert_close(merge_lora(adapted)(tokens), adapted(tokens), atol=1e-6, rtol=1e-5)
 
 
 def test_a_merged_model_is_a_plain_one():

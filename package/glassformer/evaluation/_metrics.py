@@ -75,7 +75,7 @@ def checked(
     for one in sets:
         refuse_what_is_no_text("references", one)
     tokenizer = getattr(metric, "tokenizer_signature", None)
-    blankless = sum(bool(_NO_BLANKS.search(line)) for line in sets[0])
+    blankless = sum(map(_is_blankless, sets[0]))
     if tokenizer in _NEEDS_BLANKS and 2 * blankless > len(lines):
         raise DataError(
             f"{blankless} of {len(lines)} references are written without blanks, so "
@@ -83,6 +83,11 @@ def checked(
             'language, such as tokenize="zh" (bleu_tokenizer names it)'
         )
     return lines, sets
+
+
+def _is_blankless(line: str) -> bool:
+    """Whether at least half of what can be seen is of a script without blanks."""
+    return 2 * len(_NO_BLANKS.findall(line)) >= len("".join(line.split())) > 0
 
 
 def _reference_sets(references: References) -> list[list[str]]:

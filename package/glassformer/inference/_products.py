@@ -89,7 +89,12 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Map:
     turned = weight.t().contiguous()
     if bias is None:
         return lambda x: x @ turned
-    return lambda x: torch.addmm(bias, x.reshape(-1, x.shape[-1]), turned).view(*x.shape[:-1], -1)
+
+    def product(x: Tensor) -> Tensor:
+        rows = torch.addmm(bias, x.reshape(-1, x.shape[-1]), turned)
+        return rows.view(*x.shape[:-1], len(bias))
+
+    return product
 
 
 def _onednn(weight: Tensor, bias: Tensor | None, rows: int) -> Map:

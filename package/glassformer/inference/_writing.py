@@ -22,6 +22,7 @@ from glassformer.nn import Block, FeedForward, MultiHeadAttention
 
 __all__ = ["Writing"]
 
+QUANTIZED = "__tensor_flatten__"  # what a weight of torchao's has and a plain one has not
 Linear = Callable[[Tensor, Tensor | None], Map]
 
 
@@ -175,7 +176,9 @@ def _listen(block: _Block, x: Tensor, around: _Around, layer: LayerCache | None)
     step, bias, turns = around
     if not n_heads:  # pruned altogether: what is left is the bias of the output
         return block.out(x)
-    heads = block.qkv(x).view(batch, q_len, n_heads + 2 * n_kv, -1).transpose(1, 2)
+    heads = block.qkv(x)
+    n_all = n_heads + 2 * n_kv
+    heads = heads.view(batch, q_len, n_all, heads.shape[-1] // n_all).transpose(1, 2)
     turning, v = heads[:, :-n_kv], heads[:, -n_kv:]
     if turns is not None:
         cos, sin = turns
@@ -214,15 +217,15 @@ def _context(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, is_causal: bool
 ) -> Tensor:
     """Attention of all heads, side by side again: (B, T, H * E)."""
-    batch, _, q_len, _ = q.shape
-    if q_len > 1 or bias is not None:
+    batch, n_heads, q_len, d_head = q.shape
+    if q_len != 1 or bias is not None:
         context = attend(q, k, v, mask=mask, bias=bias, is_causal=is_causal)
         return context.transpose(1, 2).flatten(2)
     # Without neighbours in time, the queries that share a key head can stand in their place.
-    q = q.reshape(batch, k.shape[1], q.shape[1] // k.shape[1], -1)
+    q = q.reshape(batch, k.shape[1], n_heads // k.shape[1], d_head)
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v).reshape(batch, 1, -1)
-    return attend(q, k, v, mask=mask).reshape(batch, 1, -1)
+        return F.scaled_dot_product_attention(q, k, v).reshape(batch, 1, n_heads * d_head)
+    return attend(q, k, v, mask=mask).reshape(batch, 1, n_heads * d_head)
 
 
 def _make_block(block: Block, linear: Linear, stream: torch.dtype) -> _Block:
@@ -282,11 +285,12 @@ def _feed_forward(module: nn.Module, linear: Linear, stream: torch.dtype) -> Map
 
 def _stacked(*layers: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weights and biases of linear layers with one input, as if they were one layer."""
-    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    plain = [x for x in layers if type(x) is nn.Linear and not hasattr(x.weight, QUANTIZED)]
     if len(plain) < len(layers):
+        met = [type(x.weight if type(x) is nn.Linear else x).__name__ for x in layers]
         raise ConfigError(
-            f"prepare packs plain linear layers and met {[type(x).__name__ for x in layers]}; "
-            "merge adapters or undo the quantization first"
+            f"prepare packs plain linear layers and met {met}; merge adapters or undo the "
+            "quantization first"
         )
     weight = torch.cat([layer.weight for layer in plain])
     if all(layer.bias is None for layer in plain):

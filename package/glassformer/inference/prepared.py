@@ -63,12 +63,14 @@ def prepare(
         batch_size: rows, or beams, that will mostly be written together; any number works.
 
     Raises:
-        ConfigError: another dtype, or a model with a part that is unknown here.
+        ConfigError: another dtype, or a model with a part that is unknown here or that is prepared.
 
     Source: Pope et al. 2023, section 2, for what a step costs. Book: kv_cache
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} may be {', '.join(str(d) for d in DTYPES)}")
+    if isinstance(model, _Prepared):
+        raise ConfigError("this model is prepared already; give the one that it was made of")
     with torch.no_grad():
         if isinstance(model, Decoder):
             return PreparedDecoder(model, dtype=dtype, batch_size=batch_size)

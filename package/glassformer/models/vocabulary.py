@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import ShapeError
+from glassformer.errors import ConfigError, ShapeError
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
@@ -42,9 +42,12 @@ def extend_embeddings(
 
     Raises:
         ShapeError: rows of another width, none at all, or ``head_rows`` where no head is untied.
+        ConfigError: a prepared model, which has no table any more.
 
     Source: Hewitt 2021 for the mean. Book: adaptation
     """
+    if not hasattr(model, "embedding"):
+        raise ConfigError("a prepared model cannot learn tokens; extend the one it was made of")
     width = model.config.d_model
     head: nn.Linear | None = getattr(model, "lm_head", None)
     wanted = [rows] if head_rows is None else [rows, head_rows]

@@ -71,8 +71,10 @@ class LoRALinear(nn.Module):
     @property
     def weight(self) -> Float[Tensor, "n_out n_in"]:
         """The matrix that the layer and its bypass amount to."""
-        base = self.base.weight.to(self.lora_a.dtype)
-        return base + self.alpha / self.rank * (self.lora_b @ self.lora_a)
+        base = self.base.weight
+        if type(base).dequantize is not Tensor.dequantize:  # torchao's
+            base = base.dequantize()
+        return base.to(self.lora_a.dtype) + self.alpha / self.rank * (self.lora_b @ self.lora_a)
 
     def forward(self, x: Float[Tensor, "*lead n_in"]) -> Float[Tensor, "*lead n_out"]:
         """The frozen answer and the learnt correction."""

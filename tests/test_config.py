@@ -121,6 +121,12 @@ ERRORS = [
     (DecoderConfig, {"dropout": 1.0}, "dropout=1.0 is a probability; give 0 <= dropout < 1"),
     (DecoderConfig, {"dropout": -0.1}, "dropout=-0.1 is a prob"),
     (DecoderConfig, {"dropout": float("nan")}, "dropout=nan is a prob"),
+    *(
+        (DecoderConfig, {name: value}, f"{name}={value!r} must be a number")
+        for name in ("dropout", "layer_drop", "norm_eps", "rope_base", "expert_capacity")
+        for value in ("1", True, None)
+        if (name, value) != ("expert_capacity", None)
+    ),
     (DecoderConfig, {"layer_drop": 1.0}, "layer_drop=1.0 is a probability; give 0 <= layer_drop"),
     (DecoderConfig, {"qkv_bias": 1}, "qkv_bias=1 must be True or False"),
     (DecoderConfig, {"head_bias": None}, "head_bias=None must be True or False"),

@@ -45,6 +45,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "positions": get_args(PositionKind),
 }
 _SWITCHES = ("bias", "qkv_bias", "head_bias", "tie_embeddings", "embedding_norm")
+_NUMBERS = ("dropout", "layer_drop", "norm_eps", "rope_base", "expert_capacity")
 _REMOVED = {"pruned_heads", "dropped_layers"}
 _SIZES = (
     "vocab_size",
@@ -160,6 +161,8 @@ class TransformerConfig:
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
         check_heads(self.d_model, self.n_heads, self.kv_heads, self.head_size)
+        for name in _NUMBERS:
+            check_number(name, getattr(self, name), optional=_is_optional(self, name))
         for name in ("dropout", "layer_drop"):
             share = getattr(self, name)
             if not 0.0 <= share < 1.0:
@@ -383,6 +386,14 @@ def _check_size(name: str, value: Any, *, optional: bool) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+
+
+def check_number(name: str, value: Any, *, optional: bool) -> None:
+    """Refuse what is no number, and None unless it is optional."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name}={value!r} must be a number")
 
 
 def _check_pad(pad_id: Any, vocab_size: int) -> None:

@@ -76,7 +76,7 @@ class TestMasks:
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu", nn.GELU("tanh"), nn.SiLU()])
+@pytest.mark.parametrize("activation", ["relu", "gelu", nn.GELU("tanh"), nn.SiLU(inplace=True)])
 def test_encoder_there_and_back(norm_first, activation):
     theirs = encoder(norm_first=norm_first, activation=activation, layer_norm_eps=0.01).eval()
     ours = stack_from_torch(theirs)
@@ -161,6 +161,8 @@ def test_the_copy_is_a_copy():
     ("make", "message"),
     [
         (lambda: encoder(activation=nn.ELU()), "no counterpart"),
+        (lambda: encoder(activation=nn.ReLU6()), "no counterpart"),
+        (lambda: encoder(activation=nn.Hardtanh(0, 6)), "no counterpart"),
         (lambda: encoder(bias=False), "bias"),
         (lambda: nn.TransformerEncoder(encoder().layers[0], 2, nn.RMSNorm(D)), "nn.LayerNorm"),
         (lambda: nn.TransformerEncoder(nn.Linear(D, D), 2), "none of PyTorch's own layers"),

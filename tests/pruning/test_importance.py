@@ -277,6 +277,13 @@ def test_text_without_tokens():
             head_importance(model, batches)
 
 
+def test_a_model_without_heads():
+    model = scrambled(decoder_config(n_layers=1))
+    bare = prune_heads(model, {"decoder.blocks.0.self_attn": range(3)})
+    with pytest.raises(ConfigError, match="no head is left to judge"):
+        head_importance(bare, [text()])
+
+
 def test_models_without_attention():
     with pytest.raises(GlassformerError, match="has no MultiHeadAttention"):
         head_importance(nn.Linear(2, 3), [text()])

@@ -302,6 +302,11 @@ def test_a_trainer_without_dev_loss_says_so():
     ("changes", "match"),
     [
         ({"steps": 0}, "steps=0"),
+        ({"steps": None}, "steps=None must be a number"),
+        ({"steps": 1.5}, "steps=1.5 must be a whole number"),
+        ({"eval_every": 2.0}, "eval_every=2.0 must be a whole number"),
+        ({"lr": None}, "lr=None must be a number"),
+        ({"clip_norm": "1"}, "clip_norm='1' must be a number"),
         ({"warmup": -1}, "warmup=-1"),
         ({"accumulate": 0}, "accumulate=0"),
         ({"eval_every": 0}, "eval_every=0"),

@@ -119,6 +119,8 @@ def test_bad_arguments():
         attention_explorer({"a": torch.rand(1, 1, 3, 33)}, ASKS, ["x"] * 33)
     with pytest.raises(ShapeError, match="without heads"):
         attention_explorer({"a": torch.rand(1, 0, 3, 5)}, ASKS, ASKED)
+    with pytest.raises(ShapeError, match="not finite"):
+        attention_explorer({"a": torch.full((1, 1, 3, 5), torch.nan)}, ASKS, ASKED)
     for name, value in (("layer", 2), ("head", 5), ("token", -1)):
         with pytest.raises(ShapeError, match=f"{name}={value}"):
             attention_explorer(maps(), ASKS, ASKED, **{name: value})

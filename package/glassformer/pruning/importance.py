@@ -49,12 +49,14 @@ def head_importance(
         CPU; NaN for heads that are gone.
 
     Raises:
-        ConfigError: no batch with a token that counts.
+        ConfigError: no batch with a token that counts, or no head is left.
         GlassformerError: the model is compiled or prepared, or has no attention.
 
     Source: Michel et al. 2019, section 4.1. Book: pruning
     """
     attentions = {n: a for n, a in parts_of(model, MultiHeadAttention).items() if a.heads}
+    if not attentions:
+        raise ConfigError("no head is left to judge; give a model with heads")
 
     def attach(gates: dict[str, list[Tensor]]) -> AbstractContextManager[None]:
         def gate(name: str) -> Gate:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from glassformer.config import check_number
 from glassformer.errors import CheckpointError, ConfigError, GlassformerError
 from glassformer.nn import Stack
 from glassformer.training._ranks import load_whole, rank, whole
@@ -81,8 +82,13 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for name in ("steps", "warmup", "accumulate", "eval_every", "average", "patience"):
             value, least = getattr(self, name), int(name != "warmup")
+            check_number(name, value, optional=name in ("eval_every", "patience"))
+            if isinstance(value, float):
+                raise ConfigError(f"{name}={value} must be a whole number")
             if value is not None and value < least:
                 raise ConfigError(f"{name}={value} must be at least {least}")
+        for name in ("lr", "weight_decay", "balance", "label_smoothing", "clip_norm"):
+            check_number(name, getattr(self, name), optional=name == "clip_norm")
         if self.eval_every is None and (self.average > 1 or self.patience is not None):
             raise ConfigError(
                 f"average={self.average} and patience={self.patience} go by evaluations; give "

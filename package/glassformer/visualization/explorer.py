@@ -100,6 +100,10 @@ def _squares(weights: Tensor, rows: int, columns: int) -> list[Square]:
     if not weights.shape[1]:
         raise ShapeError("a layer without heads has nothing to show; leave it out")
     heads = weights[0].detach().cpu().double()
+    if not heads.isfinite().all():
+        raise ShapeError(
+            "weights that are not finite cannot be shown; find out where they are from"
+        )
     every = [*heads, heads.mean(dim=0)]
     return [(one * 1000).round().clamp(0, 1000).int().tolist() for one in every]
 

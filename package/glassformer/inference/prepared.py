@@ -69,18 +69,28 @@ def prepare(
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} may be {', '.join(str(d) for d in DTYPES)}")
-    if isinstance(model, _Prepared):
-        raise ConfigError("this model is prepared already; give the one that it was made of")
     with torch.no_grad():
         if isinstance(model, Decoder):
             return PreparedDecoder(model, dtype=dtype, batch_size=batch_size)
         return PreparedTranslator(model, dtype=dtype, batch_size=batch_size)
 
 
+class _Gone:
+    """A part that only the model has."""
+
+    def __get__(self, prepared: nn.Module | None, kind: type) -> Any:
+        if prepared is None:
+            return self
+        raise ConfigError(
+            "a prepared model has no embedding of its own; take the model that it was made of"
+        )
+
+
 class _Prepared(nn.Module):
     """What prepared models share: an output layer and caches of their own, and what they refuse."""
 
     table: Tensor
+    embedding: Any = _Gone()
 
     def _take(self, model: Decoder | EncoderDecoder, dtype: torch.dtype, rows: int) -> None:
         nn.Module.__init__(self)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import ConfigError, ShapeError
+from glassformer.errors import ShapeError
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
@@ -46,8 +46,6 @@ def extend_embeddings(
 
     Source: Hewitt 2021 for the mean. Book: adaptation
     """
-    if not hasattr(model, "embedding"):
-        raise ConfigError("a prepared model cannot learn tokens; extend the one it was made of")
     width = model.config.d_model
     head: nn.Linear | None = getattr(model, "lm_head", None)
     wanted = [rows] if head_rows is None else [rows, head_rows]

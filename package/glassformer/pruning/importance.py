@@ -55,8 +55,6 @@ def head_importance(
     Source: Michel et al. 2019, section 4.1. Book: pruning
     """
     attentions = {n: a for n, a in parts_of(model, MultiHeadAttention).items() if a.heads}
-    if not attentions:
-        raise ConfigError("no head is left to judge; give a model with heads")
 
     def attach(gates: dict[str, list[Tensor]]) -> AbstractContextManager[None]:
         def gate(name: str) -> Gate:
@@ -174,6 +172,8 @@ def _sensitivity(
     attach: Callable[[dict[str, list[Tensor]]], AbstractContextManager[None]],
 ) -> dict[str, Tensor]:
     """Sums of |gradient| over all tokens, divided by the number of counted ones."""
+    if not names:
+        raise ConfigError("no head is left to judge; give a model with heads")
     device = device_of(model)
     sums: dict[str, Tensor] = {}
     n_tokens = 0

@@ -30,6 +30,7 @@ __all__ = ["heat_map"]
 
 _NUMBERS_UP_TO = 8  # cells along an axis, over all maps in a row
 _MARKS_UP_TO = 16
+_LINES_UP_TO = 24  # white lines between more cells would pale the map
 _MOST_DECADES = 6
 _VECTOR_UP_TO = 4096  # cells of one map that are drawn as shapes, not as pixels
 
@@ -197,12 +198,13 @@ def _draw(axes: "Axes", shown: NDArray[Any], top: float, numbers: bool) -> None:
     permission = shown.dtype == np.bool_
     n_rows, n_cols = shown.shape
     small = shown.size <= _VECTOR_UP_TO
+    lines = "white" if max(n_rows, n_cols) <= _LINES_UP_TO else "face"
     axes.pcolormesh(
         shown.astype(float),
         cmap=ListedColormap(["#ececec", PALETTE["query"]]) if permission else "Blues",
         vmin=0.0,
         vmax=1.0 if permission else top,
-        edgecolors="white" if small else "none",
+        edgecolors=lines if small else "none",
         linewidth=1.0 if max(n_rows, n_cols) <= _MARKS_UP_TO else 0.2,
         rasterized=not small,
     )

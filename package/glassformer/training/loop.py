@@ -337,8 +337,8 @@ def _filled(theirs: Any, owner: Any) -> Any:
     """What a run saved before some fields were there: it had what are their defaults now."""
     if not (isinstance(theirs, dict) and dataclasses.is_dataclass(owner)):
         return theirs
-    defaults = {field.name: field.default for field in dataclasses.fields(owner)}
-    return {n: d for n, d in defaults.items() if d is not dataclasses.MISSING} | theirs
+    new = [field for field in dataclasses.fields(owner) if field.name not in theirs]
+    return theirs | {f.name: f.default for f in new if f.default is not dataclasses.MISSING}
 
 
 def _difference(theirs: Any, ours: Any) -> str:

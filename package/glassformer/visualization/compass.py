@@ -13,7 +13,7 @@ from glassformer.errors import ShapeError
 from glassformer.visualization._pages import Explorer, slider
 from glassformer.visualization.styling import PALETTE
 
-__all__ = ["Explorer", "query_compass"]
+__all__ = ["query_compass"]
 
 _SIZE, _KEY, _LONGEST = 260, 78, 40.0  # drawing, length of a key in it, longest query
 

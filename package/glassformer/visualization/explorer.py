@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from glassformer.errors import ShapeError
-from glassformer.visualization.compass import Explorer
+from glassformer.visualization._pages import Explorer
 from glassformer.visualization.styling import PALETTE
 
 __all__ = ["attention_explorer"]

@@ -94,16 +94,18 @@ def token_loss(
     """
     _check(logits.shape[:-1], targets, target_mask)
     counts = counted(targets, target_mask, pad_id)
-    logits, targets = _rows(logits, counts), _rows(targets, counts)
-    loss, nll = _surprise(logits, targets, pad_id, label_smoothing)
-    return TokenLoss(loss.sum(), nll.detach().sum(), len(targets))
+    log_probs = _rows(logits, counts).float().log_softmax(dim=-1)  # (n, V)
+    loss, nll = _surprise(log_probs, _rows(targets, counts), pad_id, label_smoothing)
+    return TokenLoss(loss.sum(), nll.detach().sum(), len(nll))
 
 
 def _surprise(
-    logits: Float[Tensor, "n vocab"], targets: Int64[Tensor, " n"], pad_id: int | None, eps: float
+    log_probs: Float[Tensor, "n vocab"],
+    targets: Int64[Tensor, " n"],
+    pad_id: int | None,
+    eps: float,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """The smoothed and the plain loss of each target; all of them count."""
-    log_probs = logits.float().log_softmax(dim=-1)
     nll = -log_probs.gather(-1, targets[:, None])[:, 0]
     return _smooth(log_probs, nll, pad_id, eps) if eps else nll, nll
 
@@ -192,8 +194,8 @@ class _ChunkedLoss(torch.autograd.Function):
             part = slice(start, start + chunk)
             rows = hidden[part].detach().requires_grad_(wanted)
             with torch.set_grad_enabled(wanted):
-                logits = F.linear(rows, *layer)
-                losses, plain = _surprise(logits, targets[part], pad_id, label_smoothing)
+                log_probs = F.linear(rows, *layer).float().log_softmax(dim=-1)
+                losses, plain = _surprise(log_probs, targets[part], pad_id, label_smoothing)
                 loss = losses.sum()
             total += loss.detach()
             nll += plain.detach().sum()

@@ -65,6 +65,8 @@ def verdicts_markdown(claims: list[Any]) -> str:
     cells = []
     for verdict in [*SIGNS, None]:
         count = sum(row.verdict == verdict for row in claims)
+        if not count:
+            continue
         css = CSS[verdict] if verdict else "open"
         words = html.escape(verdict or NOT_TRIED)
         cells.append(f'<li class="verdict-{css}"><strong>{count}</strong> {words}</li>')

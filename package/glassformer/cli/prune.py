@@ -110,7 +110,7 @@ def prune(
             gone_heads = weakest_heads(scores, heads, group=_group(smaller))
         except ConfigError as error:
             said = str(error).replace(f"n={heads}", f"--heads {heads}").replace("group=", "")
-            raise ConfigError(f"{said}") from error
+            raise ConfigError(said) from error
         smaller = prune_heads(smaller, gone_heads)
     found = {
         "before": {"parameters": _size(whole), "nats_per_token": loss(whole)},

@@ -6,6 +6,8 @@ import platform
 import runpy
 from pathlib import Path
 
+import pytest
+
 # The same values as glassformer.lab.record.kernel_environment (a test compares). They stand here
 # once more because they must be set before PyTorch loads, and the package must not be imported
 # before pytest has installed the hook that checks its shapes.
@@ -33,3 +35,19 @@ def pytest_collectstart(collector):
     if skipped:
         collector.skip_compare = tuple(kind for kind in skipped if kind != "image/png")
         os.environ["GLASSFORMER_DEVICE"] = "cpu"  # chapters are recorded on the CPU
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is nothing to schedule
+def pytest_xdist_make_scheduler(config, log):
+    """As `--dist loadscope`, but chapters that are recorded again wait for no one: in one work unit
+    they would keep one worker busy for minutes while the other has nothing left to do."""
+    if config.option.dist != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            alone = "::test_N04_a_chapter_runs_to_the_same_bytes[" in nodeid
+            return nodeid if alone else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)

@@ -1,0 +1,162 @@
+"""``python -m bench.stages``: what a language model learns when, recorded over 30,000 steps.
+
+The run of the training chapter, 25 times as long. Along the way the model answers three kinds of
+questions that no count of pairs of tokens can answer, because the words before the answer are the
+same:
+
+- *number*: after "The king of the city" and "The kings of the city", *was* or *were*?
+- *person*: after "And thou, O king," and "And he, O king,", *hast* or *hath*?
+- *names*: after "And Joshua the son of" and "And Caleb the son of", *Nun* or *Jephunneh*?
+
+Each question is *crossed*: it is right if the two likely sentences together are likelier than the
+two swapped ones. So a word that is likely everywhere gains nothing, and who knows nothing is right
+half the time. The results go into ``comparisons.json`` of the package, where the book reads them.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from glassformer.data import Tokenizer
+from glassformer.evaluation import evaluate_nll, evaluating
+from glassformer.pretrained import COMPARISONS, recorded_runs
+from glassformer.training import Recipe
+from torch import nn
+
+from bench.machine import described
+
+NOUNS = (
+    "king/kings son/sons man/men servant/servants prophet/prophets priest/priests city/cities "
+    "daughter/daughters elder/elders child/children house/houses word/words"
+)
+TAILS = ("of the city", "of Israel", "of the people", "of the LORD")
+VERBS = ("was/were", "is/are", "hath/have")
+ASIDES = (
+    ", O king,",
+    ", in all the land,",
+    ", even this day,",
+    ", and all the house of Israel,",
+    ", with all the people,",
+    ", as the LORD commanded,",
+)
+FORMS = ("hast/hath", "art/is", "shalt/shall", "didst/did", "wilt/will", "canst/can")
+FATHERS = (  # each "X the son of Y" stands at least five times in the training part
+    "Joshua/Nun Caleb/Jephunneh Jeroboam/Nebat David/Jesse Phinehas/Eleazar Eleazar/Aaron "
+    "Abner/Ner Joab/Zeruiah Solomon/David Isaiah/Amoz Gedaliah/Ahikam Baruch/Neriah Sheba/Bichri "
+    "Ishmael/Nethaniah Johanan/Kareah Balaam/Beor Balak/Zippor Benaiah/Jehoiada Rehoboam/Solomon "
+    "Pekah/Remaliah"
+)
+
+
+def questions() -> dict[str, list[tuple[tuple[str, str], tuple[str, str]]]]:
+    """Two beginnings and the two words that go on with them, in this order."""
+    nouns, verbs, forms, fathers = (
+        [tuple(pair.split("/")) for pair in pairs]
+        for pairs in (NOUNS.split(), VERBS, FORMS, FATHERS.split())
+    )
+    return {
+        "number": [
+            ((f"The {one} {tail}", f"The {many} {tail}"), (verb, verbs_))
+            for (one, many), tail, (verb, verbs_) in itertools.product(nouns, TAILS, verbs)
+        ],
+        "person": [
+            ((f"And thou{aside}", f"And he{aside}"), (thou, he))
+            for aside, (thou, he) in itertools.product(ASIDES, forms)
+        ],
+        "names": [
+            ((f"And {a} the son of", f"And {b} the son of"), (father_a, father_b))
+            for (a, father_a), (b, father_b) in itertools.combinations(fathers, 2)
+        ],
+    }
+
+
+def share_right(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    crossed: Sequence[tuple[tuple[str, str], tuple[str, str]]],
+) -> float:
+    """Share of crossed questions that the model gets right; a tie is half right."""
+    wanted = sorted({pair for starts, ends in crossed for pair in itertools.product(starts, ends)})
+    scores = dict(zip(wanted, _log_probs(model, tokenizer, wanted), strict=True))
+    right = 0.0
+    for (a, b), (end_a, end_b) in crossed:
+        gain = scores[a, end_a] + scores[b, end_b] - scores[a, end_b] - scores[b, end_a]
+        right += 0.5 if gain == 0 else float(gain > 0)
+    return right / len(crossed)
+
+
+def _log_probs(
+    model: nn.Module, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], size: int = 256
+) -> Iterator[float]:
+    """Natural logarithm of the probability of each end, given its beginning."""
+    for first in range(0, len(pairs), size):
+        starts, ends = (
+            [tokenizer.encode(text) for text in texts]
+            for texts in zip(*pairs[first : first + size], strict=True)
+        )
+        width = max(len(start) + len(end) for start, end in zip(starts, ends, strict=True))
+        ids = torch.full((len(starts), width), tokenizer.pad_id)
+        for row, start, end in zip(ids, starts, ends, strict=True):
+            row[: len(start) + len(end)] = torch.tensor(start + end)
+        with evaluating(model):
+            log_p = model(ids).double().log_softmax(-1)
+        for table, start, end in zip(log_p, starts, ends, strict=True):
+            places = torch.arange(len(end)) + len(start) - 1
+            yield table[places, torch.tensor(end)].sum().item()
+
+
+def _looks(steps: int) -> list[int]:
+    """Steps to look at: dense at the start, then every thousandth."""
+    early = (100, 200, 400, 700, 1000, 1500)
+    return sorted({n for n in (*early, *range(2000, steps, 1000), steps) if n <= steps})
+
+
+def watch(recipe: Recipe) -> list[dict[str, float]]:
+    """Train, and say at each look: the mean training loss of the steps just before (1,000 of them,
+    or the last tenth of all), the loss on dev, and the shares right."""
+    corpus = recipe.corpus()
+    tokenizer = recipe.tokenizer(corpus)
+    dev = torch.tensor(tokenizer.encode_stream(corpus.dev))
+    trainer = recipe.trainer(corpus, tokenizer, torch.device("cpu"))
+    looks, found = set(_looks(recipe.steps)), []
+    for report in trainer.run():
+        if report.step not in looks:
+            continue
+        span = min(1000, max(1, report.step // 10))
+        found.append(
+            {
+                "step": report.step,
+                "train": sum(r.loss for r in trainer.history[-span:]) / span,
+                "dev": evaluate_nll(trainer.model, dev, window=recipe.length).nll,
+                **{
+                    kind: share_right(trainer.model, tokenizer, crossed)
+                    for kind, crossed in questions().items()
+                },
+            }
+        )
+        found[-1] = {name: round(value, 3) for name, value in found[-1].items()}
+        print(*(f"{name} {value}" for name, value in found[-1].items()), flush=True)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.stages", description=__doc__)
+    parser.add_argument("--steps", type=int, default=30_000)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    recipe = Recipe(preset="small", vocab_size=2048, length=64, batch_size=8, warmup=50)
+    recipe = replace(recipe, steps=given.steps)
+    run = {"looks": watch(recipe), "made_with": described()}
+    COMPARISONS.write_text(
+        json.dumps(recorded_runs() | {"stages": run}, indent=2, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -84,7 +84,7 @@ def share_right(
     scores = dict(zip(wanted, _log_probs(model, tokenizer, wanted), strict=True))
     right = 0.0
     for (a, b), (end_a, end_b) in crossed:
-        gain = scores[a, end_a] + scores[b, end_b] - scores[a, end_b] - scores[b, end_a]
+        gain = (scores[a, end_a] - scores[b, end_a]) - (scores[a, end_b] - scores[b, end_b])
         right += 0.5 if gain == 0 else float(gain > 0)
     return right / len(crossed)
 

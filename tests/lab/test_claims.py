@@ -11,7 +11,7 @@ from glassformer.lab.trials import CLAIMS_FILE, claims
 ROOT = Path(__file__).parents[2]
 KEYS = ["id", "chapter", "source", "claim", "printed", "criterion"]
 LISTINGS = [f"L{number:02}" for number in range(1, 18)]
-N_CLAIMS = 157
+N_CLAIMS = 160
 MOST_WORDS = 45
 # ideographs, kana, CJK punctuation and full-width forms
 CHINESE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef]")

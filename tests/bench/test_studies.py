@@ -1,0 +1,97 @@
+"""The long runs that chapters read from the records: what they ask, and what was recorded."""
+
+import sys
+
+import pytest
+import torch
+from glassformer.costs import parameter_count
+from glassformer.data import load_king_james, train_tokenizer
+from glassformer.pretrained import recorded_runs
+from glassformer.training import Recipe
+from support.project import ROOT
+from torch import nn
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The package beside the tests; it is no part of what gets installed."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from bench import ratios, stages
+
+    yield stages, ratios
+    for name in [name for name in sys.modules if name.split(".")[0] == "bench"]:
+        del sys.modules[name]
+
+
+def test_a_table_of_pairs_is_right_half_the_time_at_every_question(bench):
+    """The words before the answers are the same, so a model that sees only those cannot know."""
+    tokenizer = train_tokenizer(load_king_james().train[:2000], 1024)
+    pairs = nn.Embedding(tokenizer.vocab_size, tokenizer.vocab_size)
+    for kind, crossed in bench[0].questions().items():
+        assert len(crossed) > 30, kind
+        assert bench[0].share_right(pairs, tokenizer, crossed) == 0.5, kind
+
+
+class Listener(nn.Module):
+    """Expects `wanted` wherever `heard` stood before, and all pieces alike otherwise."""
+
+    def __init__(self, vocab_size, heard, wanted):
+        super().__init__()
+        self.vocab_size, self.heard, self.wanted = vocab_size, heard, wanted
+
+    def forward(self, ids):
+        logits = torch.zeros(*ids.shape, self.vocab_size)
+        logits[..., self.wanted] = (ids == self.heard).cumsum(-1).clamp(max=1).float()
+        return logits
+
+
+def test_who_listens_to_the_subject_is_right(bench):
+    text = "the king was the kings were of old"
+    tokenizer = train_tokenizer([text] * 3, 277)
+    question = [(("the king of old", "the kings of old"), ("was", "were"))]
+    many = tokenizer.encode("kings")[-1]
+    was, were = (tokenizer.encode(word) for word in ("was", "were"))
+    at = next(place for place, (a, b) in enumerate(zip(was, were, strict=False)) if a != b)
+    assert many not in tokenizer.encode("the king of old")
+    for wanted, share in ((were[at], 1.0), (was[at], 0.0)):
+        model = Listener(tokenizer.vocab_size, many, wanted)
+        assert bench[0].share_right(model, tokenizer, question) == share
+
+
+def test_a_short_run_is_looked_at_too(bench, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(load_king_james().train[:900]), encoding="utf-8")
+    sizes = {"vocab_size": 512, "length": 32, "batch_size": 2}
+    recipe = Recipe(preset="tiny", text=str(path), warmup=2, steps=7, **sizes)
+    (look,) = bench[0].watch(recipe)
+    assert look.keys() == {"step", "train", "dev", "number", "person", "names"}
+    assert look["step"] == 7
+    assert 5 < look["dev"] < 8
+    assert all(0 <= look[kind] <= 1 for kind in bench[0].questions())
+
+
+def test_the_recorded_stages_are_whole():
+    looks = recorded_runs()["stages"]["looks"]
+    steps = [look["step"] for look in looks]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 30_000
+    assert set(range(2000, 30_001, 1000)) < set(steps)
+    assert looks[-1]["train"] < looks[-1]["dev"] < looks[0]["dev"]
+
+
+def test_sizes_are_equal_and_ratios_are_not(bench):
+    sizes = bench[1].equal_sizes(70)
+    counts = [parameter_count(size) for size in sizes]
+    assert max(counts) < 1.005 * min(counts)
+    for size, ratio in zip(sizes, bench[1].RATIOS, strict=True):
+        assert size.ff_size / size.d_model == pytest.approx(ratio, rel=0.13)
+
+
+def test_the_recorded_ratios_each_had_the_better_rate():
+    sizes = recorded_runs()["ratios"]["sizes"]
+    assert len(sizes) == 5
+    assert max(size["parameters"] for size in sizes) < 1.005 * min(s["parameters"] for s in sizes)
+    for size in sizes:
+        losses = {float(lr): sum(found) for lr, found in size["dev nats per character"].items()}
+        assert {len(found) for found in size["dev nats per character"].values()} == {3}
+        assert size["lr"] == min(losses, key=losses.__getitem__)

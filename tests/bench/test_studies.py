@@ -60,7 +60,9 @@ def test_who_listens_to_the_subject_is_right(bench):
 
 def test_a_short_run_is_looked_at_too(bench, tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(load_king_james().train[:900]), encoding="utf-8")
+    corpus = load_king_james()
+    verses = corpus.train[:600] + corpus.dev[:40] + corpus.test[:40]
+    path.write_text("\n".join(verses), encoding="utf-8")
     sizes = {"vocab_size": 512, "length": 32, "batch_size": 2}
     recipe = Recipe(preset="tiny", text=str(path), warmup=2, steps=7, **sizes)
     (look,) = bench[0].watch(recipe)

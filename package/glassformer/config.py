@@ -6,14 +6,13 @@ A config names sizes and choices; it builds nothing and imports nothing but the 
 """
 
 import dataclasses
-import difflib
 import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, did_you_mean
 
 __all__ = [
     "Activation",
@@ -239,7 +238,7 @@ class TransformerConfig:
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for key in given:
             if key not in fields:
-                raise ConfigError(f"unknown config key {key!r}; {_suggest(key, list(fields))}")
+                raise ConfigError(f"unknown config key {key!r}; {did_you_mean(key, fields)}")
         missing = [
             name
             for name, field in fields.items()
@@ -408,7 +407,7 @@ def _check_pad(pad_id: Any, vocab_size: int) -> None:
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"{name}={value!r} is unknown; {_suggest(str(value), list(choices))}")
+        raise ConfigError(f"{name}={value!r} is unknown; {did_you_mean(str(value), choices)}")
 
 
 def _check_relative(config: TransformerConfig) -> None:
@@ -513,13 +512,6 @@ def _check_pruning(config: TransformerConfig) -> None:
         if name not in attentions:
             raise ConfigError(
                 f"pruned_heads names {name!r}, which is no attention of this model; "
-                f"{_suggest(name, sorted(attentions))}"
+                f"{did_you_mean(name, sorted(attentions))}"
             )
         kept_heads(config.n_heads, config.kv_heads, gone)
-
-
-def _suggest(given: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(given, known, n=2)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"it may be {', '.join(known)}"

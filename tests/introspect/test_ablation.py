@@ -127,7 +127,7 @@ def test_nothing_stays_behind():
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        ({"decoder.blocks.0.attn": [0]}, f"no attention of this model; did you mean '{SELF}'"),
+        ({"decoder.blocks.0.attn": [0]}, f"no attention of this model; did you mean {SELF}"),
         ({"decoder.blocks.0": [0]}, "'decoder.blocks.0' is no attention"),
         ({SELF: [3]}, "has 3 heads and no head 3; give some of 0, 1, 2"),
         ({SELF: [-1]}, "no head -1"),

@@ -3,7 +3,6 @@
 Book: visualization
 """
 
-import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, did_you_mean
 from glassformer.introspect._parts import on_heads, parts_of
 from glassformer.nn.multi_head import MultiHeadAttention
 
@@ -88,9 +87,8 @@ def ablate_heads(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iter
     attentions = parts_of(model, MultiHeadAttention)
     for name, indices in heads.items():
         if name not in attentions:
-            near = difflib.get_close_matches(name, attentions, n=1) or list(attentions)[:1]
             raise GlassformerError(
-                f"{name!r} is no attention of this model; did you mean {near[0]!r}?"
+                f"{name!r} is no attention of this model; {did_you_mean(name, attentions)}"
             )
         here = attentions[name].heads
         missing = [head for head in indices if head not in here]

@@ -1,10 +1,11 @@
 """``python -m bench.stages``: what a language model learns when, recorded over 30,000 steps.
 
-The run of the training chapter, 25 times as long. Along the way the model answers three kinds of
-questions that no count of pairs of tokens can answer, because the words before the answer are the
-same:
+The run of the training chapter, 25 times as long. Along the way the model answers four kinds of
+questions that no count of pairs of tokens can answer, because the words before the answers are the
+same, or point the wrong way:
 
 - *number*: after "The king of the city" and "The kings of the city", *was* or *were*?
+- *subject*: after "The king of the cities" and "The kings of the city", *was* or *were*?
 - *person*: after "And thou, O king," and "And he, O king,", *hast* or *hath*?
 - *names*: after "And Joshua the son of" and "And Caleb the son of", *Nun* or *Jephunneh*?
 
@@ -34,6 +35,7 @@ NOUNS = (
     "daughter/daughters elder/elders child/children house/houses word/words"
 )
 TAILS = ("of the city", "of Israel", "of the people", "of the LORD")
+NEIGHBOURS = ("city/cities", "house/houses", "king/kings", "prophet/prophets")
 VERBS = ("was/were", "is/are", "hath/have")
 ASIDES = (
     ", O king,",
@@ -54,18 +56,25 @@ FATHERS = (  # each "X the son of Y" stands at least five times in the training 
 
 def questions() -> dict[str, list[tuple[tuple[str, str], tuple[str, str]]]]:
     """Two beginnings and the two words that go on with them, in this order."""
-    nouns, verbs, forms, fathers = (
-        [tuple(pair.split("/")) for pair in pairs]
-        for pairs in (NOUNS.split(), VERBS, FORMS, FATHERS.split())
+    nouns, neighbours, verbs, forms, fathers = (
+        [(one, other) for one, other in (pair.split("/") for pair in pairs)]
+        for pairs in (NOUNS.split(), NEIGHBOURS, VERBS, FORMS, FATHERS.split())
     )
     return {
         "number": [
-            ((f"The {one} {tail}", f"The {many} {tail}"), (verb, verbs_))
-            for (one, many), tail, (verb, verbs_) in itertools.product(nouns, TAILS, verbs)
+            ((f"The {one} {tail}", f"The {many} {tail}"), verb)
+            for (one, many), tail, verb in itertools.product(nouns, TAILS, verbs)
+        ],
+        "subject": [
+            ((f"The {one} of the {near_many}", f"The {many} of the {near_one}"), verb)
+            for (one, many), (near_one, near_many), verb in itertools.product(
+                nouns, neighbours, verbs
+            )
+            if one != near_one
         ],
         "person": [
-            ((f"And thou{aside}", f"And he{aside}"), (thou, he))
-            for aside, (thou, he) in itertools.product(ASIDES, forms)
+            ((f"And thou{aside}", f"And he{aside}"), form)
+            for aside, form in itertools.product(ASIDES, forms)
         ],
         "names": [
             ((f"And {a} the son of", f"And {b} the son of"), (father_a, father_b))

@@ -39,7 +39,7 @@ book: env
 	@echo "==> Done. Open _build/html/index.html, or run: make serve"
 
 test: env
-	@echo "==> Testing: package, chapters, site (about twenty-three minutes on two cores)"
+	@echo "==> Testing: package, chapters, site (about twenty minutes on two cores)"
 	$(BIN)/python -m pytest -n 2 --dist loadscope --nbval --nbval-current-env \
 	  --nbval-cell-timeout 300 --cov glassformer tests book
 

@@ -8,7 +8,6 @@ results go into ``comparisons.json`` of the package, where the book reads them.
 
 import argparse
 import itertools
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ from glassformer.costs import parameter_count
 from glassformer.data import load_king_james, windows
 from glassformer.evaluation import evaluate_nll
 from glassformer.models import Decoder
-from glassformer.pretrained import COMPARISONS, recorded_runs
 from glassformer.training import Trainer, TrainSettings, WindowBatches
 
 from bench.machine import described
+from bench.records import record_run
 
 LENGTH = 64
 RATIOS = (1, 2, 4, 8, 16)
@@ -49,9 +48,8 @@ def equal_sizes(vocab_size: int) -> list[DecoderConfig]:
     budget = parameter_count(start)
     found = []
     for d_model in range(16, 128, 4):
-        a, b = (
-            parameter_count(replace(start, d_model=d_model, d_ff=d_ff)) for d_ff in (1, 2)
-        )  # linear in d_ff
+        narrow, wider = (replace(start, d_model=d_model, d_ff=d_ff) for d_ff in (1, 2))
+        a, b = parameter_count(narrow), parameter_count(wider)  # linear in d_ff
         d_ff = 1 + round((budget - a) / (b - a))
         if d_ff > 0:
             found.append(replace(start, d_model=d_model, d_ff=d_ff))
@@ -93,9 +91,8 @@ def compare(steps: int) -> list[dict[str, object]]:
                 "lr": best,
             }
         )
-        spread = stdev(losses[best]) if SEEDS > 1 else 0.0
-        print(config.d_model, config.ff_size, round(mean(losses[best]), 3), round(spread, 3))
-        sys.stdout.flush()
+        row = f"{config.d_model} {config.ff_size} {mean(losses[best]):.3f}"
+        print(f"{row} ± {stdev(losses[best]):.3f}", flush=True)
     return table
 
 
@@ -105,10 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     run = {"steps": given.steps, "sizes": compare(given.steps), "made_with": described()}
-    COMPARISONS.write_text(
-        json.dumps(recorded_runs() | {"ratios": run}, indent=2, ensure_ascii=False) + "\n",
-        encoding="utf-8",
-    )
+    record_run("ratios", run)
     return 0
 
 

@@ -25,7 +25,7 @@ from glassformer.data.cmudict import FILE as CMUDICT
 from glassformer.data.tatoeba import EDITIONS
 from glassformer.evaluation import align, alignment_score, bleu, bleu_tokenizer, chrf
 from glassformer.introspect import word_maps
-from glassformer.pretrained import COMPARISONS, pretrained_folder, recorded_runs
+from glassformer.pretrained import pretrained_folder, recorded_runs
 from glassformer.training import (
     PairRecipe,
     load_checkpoint,
@@ -36,6 +36,7 @@ from glassformer.training import (
 from glassformer.translation import Translator, load_translator
 
 from bench.machine import described
+from bench.records import record_run, write_json
 
 N_ALIGNED = 500
 FILES = {"cmudict": CMUDICT} | {f"tatoeba-{name}": e.file for name, e in EDITIONS.items()}
@@ -54,15 +55,13 @@ def ship(run: Path, name: str, note: str) -> None:
         shipped = load_translator(folder)
         record["phrasebook"] = [phrasebook_scores(shipped, beams) for beams in (1, 4)]
         record["alignment"] = alignment(shipped)
-    _write(folder / "record.json", record)
+    write_json(folder / "record.json", record)
 
 
 def only_record(run: Path, name: str, note: str) -> None:
     """Measure a model that does not come along, and put it among the recorded runs."""
-    runs = recorded_runs()
     found = {"parameters": read_record(run)["parameters"]} | measured(run, {"float32": run}, note)
-    runs.setdefault("alone", {})[name] = found
-    _write(COMPARISONS, runs)
+    record_run("alone", recorded_runs().get("alone", {}) | {name: found})
 
 
 def measured(run: Path, models: Mapping[str, Path], note: str) -> dict[str, Any]:
@@ -174,10 +173,6 @@ def _evaluated(model: Path, part: str, beams: int, tokenize: str) -> dict[str, A
         for key, value in found.items()
         if key not in ("text", "split")
     }
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:

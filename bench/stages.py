@@ -1,12 +1,11 @@
 """``python -m bench.stages``: what a language model learns when, recorded over 30,000 steps.
 
-The run of the training chapter, 25 times as long. Along the way the model answers four kinds of
+The run of the training chapter, 25 times as long. Along the way the model answers three kinds of
 questions that no count of pairs of tokens can answer, because the words before the answers are the
 same, or point the wrong way:
 
 - *number*: after "The king of the city" and "The kings of the city", *was* or *were*?
 - *subject*: after "The king of the cities" and "The kings of the city", *was* or *were*?
-- *person*: after "And thou, O king," and "And he, O king,", *hast* or *hath*?
 - *names*: after "And Joshua the son of" and "And Caleb the son of", *Nun* or *Jephunneh*?
 
 Each question is *crossed*: it is right if the two likely sentences together are likelier than the
@@ -16,19 +15,17 @@ half the time. The results go into ``comparisons.json`` of the package, where th
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from glassformer.data import Tokenizer
 from glassformer.evaluation import evaluate_nll, evaluating
-from glassformer.pretrained import COMPARISONS, recorded_runs
 from glassformer.training import Recipe
 from torch import nn
 
 from bench.machine import described
+from bench.records import record_run
 
 NOUNS = (
     "king/kings son/sons man/men servant/servants prophet/prophets priest/priests city/cities "
@@ -37,15 +34,6 @@ NOUNS = (
 TAILS = ("of the city", "of Israel", "of the people", "of the LORD")
 NEIGHBOURS = ("city/cities", "house/houses", "king/kings", "prophet/prophets")
 VERBS = ("was/were", "is/are", "hath/have")
-ASIDES = (
-    ", O king,",
-    ", in all the land,",
-    ", even this day,",
-    ", and all the house of Israel,",
-    ", with all the people,",
-    ", as the LORD commanded,",
-)
-FORMS = ("hast/hath", "art/is", "shalt/shall", "didst/did", "wilt/will", "canst/can")
 FATHERS = (  # each "X the son of Y" stands at least five times in the training part
     "Joshua/Nun Caleb/Jephunneh Jeroboam/Nebat David/Jesse Phinehas/Eleazar Eleazar/Aaron "
     "Abner/Ner Joab/Zeruiah Solomon/David Isaiah/Amoz Gedaliah/Ahikam Baruch/Neriah Sheba/Bichri "
@@ -56,9 +44,9 @@ FATHERS = (  # each "X the son of Y" stands at least five times in the training 
 
 def questions() -> dict[str, list[tuple[tuple[str, str], tuple[str, str]]]]:
     """Two beginnings and the two words that go on with them, in this order."""
-    nouns, neighbours, verbs, forms, fathers = (
+    nouns, neighbours, verbs, fathers = (
         [(one, other) for one, other in (pair.split("/") for pair in pairs)]
-        for pairs in (NOUNS.split(), NEIGHBOURS, VERBS, FORMS, FATHERS.split())
+        for pairs in (NOUNS.split(), NEIGHBOURS, VERBS, FATHERS.split())
     )
     return {
         "number": [
@@ -71,10 +59,6 @@ def questions() -> dict[str, list[tuple[tuple[str, str], tuple[str, str]]]]:
                 nouns, neighbours, verbs
             )
             if one != near_one
-        ],
-        "person": [
-            ((f"And thou{aside}", f"And he{aside}"), form)
-            for aside, form in itertools.product(ASIDES, forms)
         ],
         "names": [
             ((f"And {a} the son of", f"And {b} the son of"), (father_a, father_b))
@@ -136,18 +120,16 @@ def watch(recipe: Recipe) -> list[dict[str, float]]:
         if report.step not in looks:
             continue
         span = min(1000, max(1, report.step // 10))
-        found.append(
-            {
-                "step": report.step,
-                "train": sum(r.loss for r in trainer.history[-span:]) / span,
-                "dev": evaluate_nll(trainer.model, dev, window=recipe.length).nll,
-                **{
-                    kind: share_right(trainer.model, tokenizer, crossed)
-                    for kind, crossed in questions().items()
-                },
-            }
-        )
-        found[-1] = {name: round(value, 3) for name, value in found[-1].items()}
+        look = {
+            "step": report.step,
+            "train": sum(r.loss for r in trainer.history[-span:]) / span,
+            "dev": evaluate_nll(trainer.model, dev, window=recipe.length).nll,
+            **{
+                kind: share_right(trainer.model, tokenizer, crossed)
+                for kind, crossed in questions().items()
+            },
+        }
+        found.append({name: round(value, 3) for name, value in look.items()})
         print(*(f"{name} {value}" for name, value in found[-1].items()), flush=True)
     return found
 
@@ -157,13 +139,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=30_000)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    recipe = Recipe(preset="small", vocab_size=2048, length=64, batch_size=8, warmup=50)
-    recipe = replace(recipe, steps=given.steps)
-    run = {"looks": watch(recipe), "made_with": described()}
-    COMPARISONS.write_text(
-        json.dumps(recorded_runs() | {"stages": run}, indent=2, ensure_ascii=False) + "\n",
-        encoding="utf-8",
+    recipe = Recipe(
+        preset="small", vocab_size=2048, length=64, batch_size=8, warmup=50, steps=given.steps
     )
+    run = {"looks": watch(recipe), "made_with": described()}
+    record_run("stages", run)
     return 0
 
 

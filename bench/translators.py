@@ -24,12 +24,12 @@ from glassformer.data import ParallelCorpus, Tokenizer, encode_pairs
 from glassformer.evaluation import bleu, chrf
 from glassformer.models import EncoderDecoder
 from glassformer.models.recurrent import RecurrentTranslator
-from glassformer.pretrained import COMPARISONS, recorded_runs
 from glassformer.training import PairBatches, PairRecipe, Trainer, TrainSettings, total_loss
 from glassformer.translation import Translator
 from torch import nn
 
 from bench.machine import described
+from bench.records import record_run
 
 LENGTH = 64
 KINDS = ("transformer", "post_norm", "lstm")
@@ -196,10 +196,7 @@ def main(arguments: Sequence[str]) -> int:
     runs = compare(given.minutes, given.search, recipe)
     found = {kind: run | {"made_with": described()} for kind, run in runs.items()}
     print(json.dumps(found), flush=True)
-    COMPARISONS.write_text(
-        json.dumps(recorded_runs() | {"same minutes": found}, indent=2, ensure_ascii=False) + "\n",
-        encoding="utf-8",
-    )
+    record_run("same minutes", found)
     return 0
 
 

@@ -2,29 +2,17 @@
 asserted."""
 
 import json
-import sys
 
 import pytest
-from support.project import ROOT
 
-
-@pytest.fixture
-def bench(monkeypatch):
-    """The package beside the tests; it is no part of what gets installed."""
-    pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(str(ROOT))
-    from bench import __main__, measure
-
-    yield __main__, measure
-    for name in [name for name in sys.modules if name.split(".")[0] == "bench"]:
-        del sys.modules[name]
+pytest.importorskip("transformers")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("job", ["training", "reading", "decode", "beam", "memory"])
 def test_all_systems_of_a_job_agree(bench, job, tmp_path, capsys):
     file = tmp_path / "results.json"
-    assert bench[0].main(["--toy", "--json", str(file), job]) == 0
+    assert bench("__main__").main(["--toy", "--json", str(file), job]) == 0
     results = json.loads(file.read_text())
     assert results["machine"]["threads"] == 1
     assert len(results["tables"]) >= 2
@@ -43,7 +31,7 @@ def test_all_systems_of_a_job_agree(bench, job, tmp_path, capsys):
 
 def test_systems_take_turns_and_ratios_are_of_one_round(bench, monkeypatch):
     now, calls = [0.0], []
-    monkeypatch.setattr(bench[1], "_clock", lambda: now[0])
+    monkeypatch.setattr(bench("measure"), "_clock", lambda: now[0])
 
     def system(name, seconds, result):
         times = iter([100.0, *seconds])  # the first call warms up
@@ -53,10 +41,10 @@ def test_systems_take_turns_and_ratios_are_of_one_round(bench, monkeypatch):
             now[0] += next(times)
             return result
 
-        return bench[1].System(name, run, cost=6.0)
+        return bench("measure").System(name, run, cost=6.0)
 
     systems = [system("a", [2.0, 8.0, 4.0], [1.0, 2.0]), system("b", [1.0, 2.0, 4.0], [1.0, 2.5])]
-    table = bench[1].compare("job", systems, work=12, rounds=3, limit=("limit", 6.0))
+    table = bench("measure").compare("job", systems, work=12, rounds=3, limit=("limit", 6.0))
     assert calls == ["a", "b", "a", "b", "b", "a", "a", "b"]
     first, second = table.rows
     assert (first.seconds, second.seconds) == (4.0, 2.0)
@@ -69,5 +57,5 @@ def test_systems_take_turns_and_ratios_are_of_one_round(bench, monkeypatch):
 
 def test_an_unknown_job_is_refused(bench, capsys):
     with pytest.raises(SystemExit):
-        bench[0].main(["cooking"])
+        bench("__main__").main(["cooking"])
     assert "no job cooking" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """The long runs that chapters read from the records: what they ask, and what was recorded."""
 
-import sys
+import json
 
 import pytest
 import torch
@@ -8,19 +8,7 @@ from glassformer.costs import parameter_count
 from glassformer.data import load_king_james, train_tokenizer
 from glassformer.pretrained import recorded_runs
 from glassformer.training import Recipe
-from support.project import ROOT
 from torch import nn
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    """The package beside the tests; it is no part of what gets installed."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    from bench import ratios, stages
-
-    yield stages, ratios
-    for name in [name for name in sys.modules if name.split(".")[0] == "bench"]:
-        del sys.modules[name]
 
 
 def test_a_table_of_pairs_cannot_know_the_answers(bench):
@@ -31,9 +19,9 @@ def test_a_table_of_pairs_cannot_know_the_answers(bench):
     ids = torch.tensor(tokenizer.encode_stream(verses))
     counts = torch.bincount(ids[:-1] * size + ids[1:], minlength=size**2).view(size, size)
     pairs = nn.Embedding.from_pretrained((counts + 0.1).log())
-    for kind, crossed in bench[0].questions().items():
+    for kind, crossed in bench("stages").questions().items():
         assert len(crossed) > 30, kind
-        right = bench[0].share_right(pairs, tokenizer, crossed)
+        right = bench("stages").share_right(pairs, tokenizer, crossed)
         assert right < 0.5 if kind == "subject" else right == 0.5, kind
 
 
@@ -60,7 +48,7 @@ def test_who_listens_to_the_subject_is_right(bench):
     assert many not in tokenizer.encode("the king of old")
     for wanted, share in ((were[at], 1.0), (was[at], 0.0)):
         model = Listener(tokenizer.vocab_size, many, wanted)
-        assert bench[0].share_right(model, tokenizer, question) == share
+        assert bench("stages").share_right(model, tokenizer, question) == share
 
 
 def test_a_short_run_is_looked_at_too(bench, tmp_path):
@@ -70,11 +58,11 @@ def test_a_short_run_is_looked_at_too(bench, tmp_path):
     path.write_text("\n".join(verses), encoding="utf-8")
     sizes = {"vocab_size": 512, "length": 32, "batch_size": 2}
     recipe = Recipe(preset="tiny", text=str(path), warmup=2, steps=7, **sizes)
-    (look,) = bench[0].watch(recipe)
-    assert look.keys() == {"step", "train", "dev", *bench[0].questions()}
+    (look,) = bench("stages").watch(recipe)
+    assert look.keys() == {"step", "train", "dev", *bench("stages").questions()}
     assert look["step"] == 7
     assert 5 < look["dev"] < 8
-    assert all(0 <= look[kind] <= 1 for kind in bench[0].questions())
+    assert all(0 <= look[kind] <= 1 for kind in bench("stages").questions())
 
 
 def test_the_recorded_stages_are_whole():
@@ -87,14 +75,14 @@ def test_the_recorded_stages_are_whole():
 
 
 def test_sizes_are_equal_and_ratios_are_not(bench):
-    sizes = bench[1].equal_sizes(70)
+    sizes = bench("ratios").equal_sizes(70)
     counts = [parameter_count(size) for size in sizes]
     assert max(counts) < 1.005 * min(counts)
-    for size, ratio in zip(sizes, bench[1].RATIOS, strict=True):
+    for size, ratio in zip(sizes, bench("ratios").RATIOS, strict=True):
         assert size.ff_size / size.d_model == pytest.approx(ratio, rel=0.13)
 
 
-def test_the_recorded_ratios_each_had_the_better_rate():
+def test_the_recorded_ratios_each_had_the_best_rate():
     sizes = recorded_runs()["ratios"]["sizes"]
     assert len(sizes) == 5
     assert max(size["parameters"] for size in sizes) < 1.005 * min(s["parameters"] for s in sizes)
@@ -102,3 +90,12 @@ def test_the_recorded_ratios_each_had_the_better_rate():
         losses = {float(lr): sum(found) for lr, found in size["dev nats per character"].items()}
         assert {len(found) for found in size["dev nats per character"].values()} == {3}
         assert size["lr"] == min(losses, key=losses.__getitem__)
+
+
+def test_a_recorded_run_leaves_the_others_alone(bench, tmp_path, monkeypatch):
+    records = bench("records")
+    file = tmp_path / "comparisons.json"
+    monkeypatch.setattr(records, "COMPARISONS", file)
+    records.record_run("new", {"what": "ü"})
+    assert json.loads(file.read_bytes()) == recorded_runs() | {"new": {"what": "ü"}}
+    assert "ü" in file.read_text(encoding="utf-8")

@@ -1,28 +1,14 @@
 """The scripts behind the records: what they measure comes out again, and decoding is decoding."""
 
-import sys
-
 import pytest
 import torch
 from glassformer.data import train_tokenizer
 from glassformer.models.recurrent import RecurrentTranslator
 from glassformer.pretrained import load_pretrained, training_record
-from support.project import ROOT
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    """The package beside the tests; it is no part of what gets installed."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    from bench import ship, translators
-
-    yield ship, translators
-    for name in [name for name in sys.modules if name.split(".")[0] == "bench"]:
-        del sys.modules[name]
 
 
 def test_the_recorded_alignment_comes_out_again(bench):
-    again = bench[0].alignment(load_pretrained("tatoeba-de-en"))["layers"]
+    again = bench("ship").alignment(load_pretrained("tatoeba-de-en"))["layers"]
     recorded = training_record("tatoeba-de-en")["alignment"]["layers"]
     assert again.keys() == recorded.keys()
     for layer, score in recorded.items():
@@ -35,16 +21,18 @@ def test_the_plain_loop_writes_what_the_translator_writes(bench):
     lines = ["Danke.", "Ich habe meinen Schlüssel vergessen.", "Wo wohnst du?"]
     want = translator.translate(lines, n_beams=1)
     model, tokenizer = translator.model, translator.tokenizer
-    assert bench[1].greedy(model, tokenizer, lines) == want
-    assert bench[1].greedy(model, tokenizer, lines, batch_size=1) == want
+    assert bench("translators").greedy(model, tokenizer, lines) == want
+    assert bench("translators").greedy(model, tokenizer, lines, batch_size=1) == want
 
 
 def test_the_plain_loop_takes_a_recurrent_translator(bench):
     tokenizer = train_tokenizer(["so it is", "it was so", "what is it"], 271)
     torch.manual_seed(0)
     model = RecurrentTranslator(tokenizer.vocab_size, 12)
-    together = bench[1].greedy(model, tokenizer, ["so it is", "what"])
-    alone = [bench[1].greedy(model, tokenizer, [text])[0] for text in ("so it is", "what")]
+    together = bench("translators").greedy(model, tokenizer, ["so it is", "what"])
+    alone = [
+        bench("translators").greedy(model, tokenizer, [text])[0] for text in ("so it is", "what")
+    ]
     assert together == alone
     assert not model.training
 
@@ -52,7 +40,7 @@ def test_the_plain_loop_takes_a_recurrent_translator(bench):
 def test_who_had_the_least_time_goes_next(bench, monkeypatch):
     """Steps of 5 and of 2 seconds: both get as many seconds, not as many steps."""
     clock, order = [0.0], []
-    monkeypatch.setattr(bench[1].time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(bench("translators").time, "process_time", lambda: clock[0])
 
     def run(name, seconds, steps):
         for _ in range(steps):
@@ -60,6 +48,6 @@ def test_who_had_the_least_time_goes_next(bench, monkeypatch):
             order.append(name)
             yield name
 
-    spent = bench[1]._in_turn({"slow": run("slow", 5, 2), "quick": run("quick", 2, 5)})
+    spent = bench("translators")._in_turn({"slow": run("slow", 5, 2), "quick": run("quick", 2, 5)})
     assert spent == {"slow": 10, "quick": 10}
     assert "".join(name[0] for name in order) == "sqqqsqq"
